@@ -4,8 +4,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/run/sampler.h>
-#include <meshgrad/train/train.h>
+#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/train.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -5,8 +5,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/cli/usage.h>
-#include <meshgrad/train/config/text.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

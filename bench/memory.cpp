@@ -7,7 +7,7 @@
 #include <meshgrad/engine/memory/source_cuda.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/replay/replay.h>
+#include <meshgrad/train/tools/extras/replay/replay.h>
 
 #include <fmt/format.h>
 

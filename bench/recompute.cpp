@@ -4,10 +4,10 @@
 // when its gradients are those of the same step without recomputation, to the last bit.
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/step_cache.h>
-#include <meshgrad/train/task/unrolled_loss.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 

@@ -4,10 +4,10 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/step_trace.h>
-#include <meshgrad/train/task/unrolled_loss.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/step_trace.h>
+#include <meshgrad/train/learn/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 

@@ -70,7 +70,7 @@ function(meshgrad_folder name)
   file(MAKE_DIRECTORY ${root}/meshgrad)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${root}/meshgrad/${name} SYMBOLIC)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/train/(main\\.cpp$|cli/|replay/)")  # the program's
+  list(FILTER sources EXCLUDE REGEX "/train/tools/(program/main\\.cpp$|extras/replay/)")  # the program's
   # What exists once a side of the GPU seam: see meshgrad_gpu.
   list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/kernels/cuda/")
   add_library(meshgrad_${name} OBJECT ${sources})

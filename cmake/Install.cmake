@@ -39,19 +39,19 @@ set(public_headers
   nn/model.h
   nn/normalizer.h
   nn/parameter.h
-  train/train.h
-  train/config/config.h
-  train/data/convert.h
+  train/learn/train.h
+  train/learn/config/config.h
+  train/convert/convert.h
   train/data/dataset.h
   train/data/field_info.h
   train/embed/arrays.h
   train/embed/mesh_predictor.h
   train/embed/online_trainer.h
-  train/run/checkpoint.h
-  train/run/optimizer.h
-  train/run/predictor.h
-  train/run/train_options.h
-  train/task/prediction.h)
+  train/learn/run/checkpoint.h
+  train/learn/run/optimizer.h
+  train/embed/predictor.h
+  train/learn/run/train_options.h
+  train/learn/task/prediction.h)
 
 set(programs meshgrad_cli)
 if(MESHGRAD_BENCH)

@@ -57,8 +57,8 @@ endif()
 # Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
 target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Os>)
 # What writes each step's batch: at -Os a step of the smallest models takes 4 % longer.
-set_property(SOURCE ${PROJECT_SOURCE_DIR}/train/task/displacements.cpp ${PROJECT_SOURCE_DIR}/train/task/mesh_dynamics.cpp
-                    ${PROJECT_SOURCE_DIR}/train/task/mesh_inputs.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/train/learn/task/displacements.cpp ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_dynamics.cpp
+                    ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_inputs.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
 # Which pairs of nodes are within a radius has to be what a GPU finds: no product and sum become one operation.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/world_edges.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp
              APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
@@ -145,20 +145,20 @@ endif()
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
 # Pages: HTML, style sheets and scripts of each as one string in the library.
-file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/report/page/*)
+file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/page/*)
 foreach(page IN ITEMS Memory Report Check)
   string(TOLOWER ${page} name)
   set(page_source ${PROJECT_BINARY_DIR}/${name}_page.cpp)
   add_custom_command(OUTPUT ${page_source}
-    COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/report/page/${name}.html -DNAME=k${page}Page
-      -DHEADER=meshgrad/train/report/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+    COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/tools/extras/page/${name}.html -DNAME=k${page}Page
+      -DHEADER=meshgrad/train/tools/extras/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
     DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
   target_sources(meshgrad_train PRIVATE ${page_source})
 endforeach()
 
 # The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
 # libmeshgrad. A target that links this also links the engine, real or simulated, after it.
-file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
+file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/replay/*.cpp)
 add_library(meshgrad_replay STATIC ${replay_sources})
 meshgrad_unity(meshgrad_replay)
 target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
@@ -177,7 +177,7 @@ if(MESHGRAD_PROGRAMS_SHARE)
   set(program_library meshgrad)
 endif()
 
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/program/main.cpp)
 add_library(meshgrad_cli_objects OBJECT ${cli_sources})
 meshgrad_unity(meshgrad_cli_objects)
 target_include_directories(meshgrad_cli_objects PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)

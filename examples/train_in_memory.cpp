@@ -3,7 +3,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/learn/run/optimizer.h>
 
 #include <cstdio>
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphBatch: the inputs of a model. Several graphs form one disjoint union. Targets, masks and whatever else
-// a learning problem needs belong to its task (train/task/).
+// a learning problem needs belong to its task (train/learn/task/).
 #pragma once
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>

@@ -2,9 +2,9 @@
 // Named arrays of every shape and kind, with and without a map, as NPZ and HDF5 files may have them; and the
 // names of data sets and rows, of which layouts and vectors are guessed.
 #include <fuzzer/FuzzedDataProvider.h>
-#include <meshgrad/train/data/sources/array_trajectory.h>
-#include <meshgrad/train/data/sources/hdf5_layout.h>
-#include <meshgrad/train/data/sources/hdf5_source.h>
+#include <meshgrad/train/convert/sources/array_trajectory.h>
+#include <meshgrad/train/convert/sources/hdf5_layout.h>
+#include <meshgrad/train/convert/sources/hdf5_source.h>
 
 #include <algorithm>
 #include <array>

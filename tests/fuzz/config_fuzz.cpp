@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configuration files: any bytes give a Config or a ConfigError; a Config is written and read back unchanged.
 // What is made of the options of other programs is a configuration.
-#include <meshgrad/train/config/config.h>
-#include <meshgrad/train/config/import_config.h>
+#include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/tools/program/import_config.h>
 
 #include <string>
 

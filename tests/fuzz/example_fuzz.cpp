@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tf.Example messages; what parses must lie inside the message and survive being written and read again.
-#include <meshgrad/train/data/sources/tf_example.h>
+#include <meshgrad/train/convert/sources/tf_example.h>
 
 #include <algorithm>
 #include <string>

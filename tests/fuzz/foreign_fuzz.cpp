@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of other frameworks: names, shapes and normalisers of any safetensors file, read as each source's.
 // The header's length is set to what the file holds, so that the JSON is reached.
-#include <meshgrad/train/run/foreign_weights.h>
+#include <meshgrad/train/tools/extras/foreign_weights.h>
 
 #include <cstring>
 #include <string_view>

@@ -3,8 +3,8 @@
 // here they are one error. Sound ones are made of any other input, and read in this process.
 #include <fuzzer/FuzzedDataProvider.h>
 #include <hdf5.h>
-#include <meshgrad/train/data/sources/hdf5_dataset.h>
-#include <meshgrad/train/data/sources/hdf5_source.h>
+#include <meshgrad/train/convert/sources/hdf5_dataset.h>
+#include <meshgrad/train/convert/sources/hdf5_source.h>
 #include <unistd.h>
 
 #include <array>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists of frames (.pvd and .series), blocks (.vtm), lists of splits, and maps of arrays.
-#include <meshgrad/train/data/sources/array_map.h>
-#include <meshgrad/train/data/sources/vtk_source.h>
-#include <meshgrad/train/data/split_list.h>
+#include <meshgrad/train/convert/sources/array_map.h>
+#include <meshgrad/train/convert/sources/vtk_source.h>
+#include <meshgrad/train/convert/split_list.h>
 
 #include <cmath>
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // meta.json of DeepMind's data sets: any bytes are an error, or features whose sizes can be multiplied.
-#include <meshgrad/train/data/sources/deepmind_meta.h>
+#include <meshgrad/train/convert/sources/deepmind_meta.h>
 
 #include <cmath>
 #include <string_view>

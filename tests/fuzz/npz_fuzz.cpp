@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NPZ files, and the single arrays in them, which a fuzzer would rarely get past the zip's CRCs.
-#include <meshgrad/train/data/sources/npy.h>
-#include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/convert/sources/npy.h>
+#include <meshgrad/train/convert/sources/npz_source.h>
 
 #include "fuzz/fuzz.h"
 

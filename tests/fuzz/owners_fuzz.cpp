@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Partitions from outside: any bytes give ranks from 0 or a DataError.
-#include <meshgrad/train/io/owners_file.h>
+#include <meshgrad/train/data/owners_file.h>
 
 #include "fuzz/fuzz.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TFRecord framing: any file as it is, and once more with the CRCs of its first record fixed, so that the
 // code after the checks is reached, too.
-#include <meshgrad/train/io/crc32c.h>
-#include <meshgrad/train/io/tfrecord.h>
+#include <meshgrad/train/data/crc32c.h>
+#include <meshgrad/train/data/tfrecord.h>
 
 #include <cstring>
 #include <vector>

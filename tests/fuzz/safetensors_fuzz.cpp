@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors files: raw, and with the header's length set to what the file holds, so that the JSON is
 // reached.
-#include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/data/safetensors.h>
 
 #include <cstring>
 #include <string_view>

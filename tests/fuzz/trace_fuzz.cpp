@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces of allocations in each of their formats.
-#include <meshgrad/train/replay/trace.h>
+#include <meshgrad/train/tools/extras/replay/trace.h>
 
 #include <vector>
 

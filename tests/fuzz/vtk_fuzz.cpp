@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of VTK, in XML and in the legacy form, and the trajectories made of them.
-#include <meshgrad/train/data/sources/vtk_grid.h>
-#include <meshgrad/train/data/sources/vtk_trajectory.h>
+#include <meshgrad/train/convert/sources/vtk_grid.h>
+#include <meshgrad/train/convert/sources/vtk_trajectory.h>
 
 #include "fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of XDMF with their numbers in themselves, and the grids and trajectories made of them.
-#include <meshgrad/train/data/sources/vtk_trajectory.h>
-#include <meshgrad/train/data/sources/xdmf_grid.h>
+#include <meshgrad/train/convert/sources/vtk_trajectory.h>
+#include <meshgrad/train/convert/sources/xdmf_grid.h>
 
 #include "fuzz/fuzz.h"
 

@@ -5,7 +5,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
-#include <meshgrad/train/run/precision.h>
+#include <meshgrad/train/learn/run/precision.h>
 
 #include "device.h"
 #include "reference/mlp.h"

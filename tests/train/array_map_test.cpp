@@ -2,9 +2,9 @@
 // Maps of arrays: given, guessed, saved into a file and read again.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/sources/npz_source.h>
 #include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/data/sources/npz_source.h>
 
 #include <fmt/format.h>
 

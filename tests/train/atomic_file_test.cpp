@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/data/atomic_file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/meshgrad.h>
+#include <meshgrad/train/learn/config/config_table.h>
 
 #include <array>
 #include <atomic>

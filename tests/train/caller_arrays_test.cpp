@@ -3,7 +3,7 @@
 // heap.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/cell_graph.h>
-#include <meshgrad/train/data/sources/vtk_cells.h>
-#include <meshgrad/train/data/sources/vtk_trajectory.h>
+#include <meshgrad/train/convert/cell_graph.h>
+#include <meshgrad/train/convert/sources/vtk_cells.h>
+#include <meshgrad/train/convert/sources/vtk_trajectory.h>
 
 #include <algorithm>
 #include <array>

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshgrad check and meshgrad init: what they find in data, and configurations that train as they stand.
 #include <doctest/doctest.h>
-#include <meshgrad/train/config/import_config.h>
-#include <meshgrad/train/config/presets.h>
-#include <meshgrad/train/data/cell_check.h>
-#include <meshgrad/train/data/data_check.h>
+#include <meshgrad/train/convert/cell_check.h>
+#include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/planning/config_check.h>
-#include <meshgrad/train/planning/first_config.h>
-#include <meshgrad/train/run/data_warnings.h>
+#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/tools/extras/config_check.h>
+#include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/program/import_config.h>
+#include <meshgrad/train/tools/program/presets.h>
 
 #include <cmath>
 #include <cstdlib>

@@ -2,7 +2,7 @@
 // Sources that crash, loop or take all memory, and HDF5 files that make the library do so.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/sources/child_source.h>
+#include <meshgrad/train/convert/sources/child_source.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

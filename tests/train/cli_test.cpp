@@ -4,7 +4,7 @@
 #include "train/scratch_directory.h"
 
 #include <doctest/doctest.h>
-#include <meshgrad/train/config/config.h>
+#include <meshgrad/train/learn/config/config.h>
 #include <unistd.h>
 
 #include <algorithm>

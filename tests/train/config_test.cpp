@@ -4,8 +4,8 @@
 
 #include <doctest/doctest.h>
 #include <meshgrad/engine/byte_size.h>
-#include <meshgrad/train/config/config_table.h>
-#include <meshgrad/train/config/number.h>
+#include <meshgrad/train/data/number.h>
+#include <meshgrad/train/learn/config/config_table.h>
 
 #include <clocale>
 #include <cmath>

@@ -2,10 +2,10 @@
 // Weights of another convention, and steps without anything to learn from.
 #include <doctest/doctest.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/run/checkpoint.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include "support.h"
 #include "train/small_run.h"

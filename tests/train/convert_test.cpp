@@ -2,8 +2,8 @@
 // From files in the formats of others to a data set: splits, statistics, and bad data.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
-#include <meshgrad/train/data/convert_inputs.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/convert_inputs.h>
 
 #include <cmath>
 #include <limits>

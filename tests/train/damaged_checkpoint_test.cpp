@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are damaged, missing, or of another run.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/checkpoint_check.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small data sets in DeepMind's format, good ones and, with a change, bad ones.
 #pragma once
-#include <meshgrad/train/data/sources/tf_example.h>
-#include <meshgrad/train/io/tfrecord.h>
+#include <meshgrad/train/convert/sources/tf_example.h>
+#include <meshgrad/train/data/tfrecord.h>
 
 #include <cstdint>
 #include <filesystem>

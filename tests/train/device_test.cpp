@@ -6,12 +6,12 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/run/step_cache.h>
-#include <meshgrad/train/run/verify.h>
-#include <meshgrad/train/task/upload.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/upload.h>
+#include <meshgrad/train/tools/extras/reference_values.h>
 
 #include <algorithm>
 #include <cmath>

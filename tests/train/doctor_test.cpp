@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshgrad doctor`: the machine, and a run's health, from runs that are well and from files that are not.
 #include <doctest/doctest.h>
-#include <meshgrad/train/report/health.h>
+#include <meshgrad/train/tools/extras/health.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What evaluate, rollout and predict report: a line a field in its unit, and what a comparison leaves out.
 #include <doctest/doctest.h>
-#include <meshgrad/train/config/text.h>
+#include <meshgrad/train/data/text.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,9 @@
 // evaluate and rollout against errors computed directly from the data, with a model that predicts no change.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/report/rollout_files.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/tools/program/rollout_files.h>
 
 #include <algorithm>
 #include <cmath>

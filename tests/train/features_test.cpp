@@ -5,8 +5,8 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/run/sampler.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>
 #include <cmath>

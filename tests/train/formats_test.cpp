@@ -2,10 +2,10 @@
 // The parsers of bytes: CRC, TFRecord, tf.Example, meta.json, .npy.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/sources/deepmind_source.h>
-#include <meshgrad/train/data/sources/hdf5_source.h>
-#include <meshgrad/train/data/sources/npy.h>
-#include <meshgrad/train/io/crc32c.h>
+#include <meshgrad/train/convert/sources/deepmind_source.h>
+#include <meshgrad/train/convert/sources/hdf5_source.h>
+#include <meshgrad/train/convert/sources/npy.h>
+#include <meshgrad/train/data/crc32c.h>
 
 #include <cstring>
 #include <random>

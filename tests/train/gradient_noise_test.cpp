@@ -2,7 +2,7 @@
 // The gradient noise scale: of gradients whose noise is known, and of runs.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/run/gradient_noise.h>
+#include <meshgrad/train/learn/run/gradient_noise.h>
 
 #include <cmath>
 

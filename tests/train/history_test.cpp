@@ -6,9 +6,9 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/run/sampler.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <cmath>
 

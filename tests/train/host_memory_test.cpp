@@ -2,8 +2,8 @@
 // When the host has no memory left, the data set, its size and the limits are named.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/source_host.h>
+#include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/data/packed_file.h>
-#include <meshgrad/train/io/host_memory_error.h>
 #include <sys/resource.h>
 
 #include <new>

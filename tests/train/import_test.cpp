@@ -2,9 +2,9 @@
 // Weights of other frameworks: PhysicsNeMo's own file, and the same weights under the names, layouts and
 // conventions of others.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/foreign_weights.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/evaluation.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/tools/extras/foreign_weights.h>
 
 #include "paths.h"
 #include "support.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs that start from the weights of another, train only some of them, average them, or end early.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/initial_weights.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/evaluation.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/initial_weights.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include "support.h"
 #include "train/process.h"

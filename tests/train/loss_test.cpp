@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/memory_data.h>
-#include <meshgrad/train/run/sampler.h>
-#include <meshgrad/train/task/mesh_inputs.h>
-#include <meshgrad/train/task/mesh_parts.h>
-#include <meshgrad/train/task/training_loss.h>
+#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/training_loss.h>
 
 #include <cmath>
 #include <memory>

@@ -8,9 +8,9 @@
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
-#include <meshgrad/train/planning/plan.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>
 #include <cmath>

@@ -4,11 +4,11 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/replay/trace.h>
-#include <meshgrad/train/report/history_files.h>
-#include <meshgrad/train/report/history_json.h>
-#include <meshgrad/train/report/history_page.h>
-#include <meshgrad/train/report/history_timeline.h>
+#include <meshgrad/train/learn/run/history_files.h>
+#include <meshgrad/train/learn/run/history_json.h>
+#include <meshgrad/train/tools/extras/history_page.h>
+#include <meshgrad/train/tools/extras/history_timeline.h>
+#include <meshgrad/train/tools/extras/replay/trace.h>
 
 #include <doctest/doctest.h>
 

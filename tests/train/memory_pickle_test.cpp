@@ -6,8 +6,8 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/replay/trace.h>
-#include <meshgrad/train/report/history_json.h>
+#include <meshgrad/train/learn/run/history_json.h>
+#include <meshgrad/train/tools/extras/replay/trace.h>
 
 #include "paths.h"
 #include "train/process.h"

@@ -2,7 +2,7 @@
 // `meshgrad memory replay`: what it prints, and its errors.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/byte_size.h>
-#include <meshgrad/train/replay/replay.h>
+#include <meshgrad/train/tools/extras/replay/replay.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

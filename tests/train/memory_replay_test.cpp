@@ -4,8 +4,8 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/replay/replay.h>
-#include <meshgrad/train/replay/simulated_policies.h>
+#include <meshgrad/train/tools/extras/replay/replay.h>
+#include <meshgrad/train/tools/extras/replay/simulated_policies.h>
 
 #include <cmath>
 #include <map>

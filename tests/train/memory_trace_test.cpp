@@ -2,7 +2,7 @@
 // Recorded allocations: every format that is read, and what is said of those that are wrong.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/replay/trace.h>
+#include <meshgrad/train/tools/extras/replay/trace.h>
 #include <zlib.h>
 
 #include "paths.h"

@@ -5,9 +5,9 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/rollout.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <cmath>
 

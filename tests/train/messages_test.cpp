@@ -2,8 +2,8 @@
 // What a run says about itself, and about paths that lead nowhere.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/optimizer.h>
 
 #include "paths.h"
 #include "train/process.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
 
 #include <cmath>
 #include <cstring>

@@ -2,7 +2,7 @@
 // Small data sets of moving meshes.
 #pragma once
 #include <doctest/doctest.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/dataset.h>
 
 #include <filesystem>

@@ -3,8 +3,8 @@
 // and on a GPU (cuda) or the simulated device where there is one.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/non_finite.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/non_finite.h>
 
 #include <cmath>
 #include <limits>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
-#include <meshgrad/train/data/sources/npz_source.h>
-#include <meshgrad/train/planning/first_config.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/sources/npz_source.h>
+#include <meshgrad/train/tools/extras/first_config.h>
 
 #include <algorithm>
 #include <optional>

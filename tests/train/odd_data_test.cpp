@@ -2,9 +2,9 @@
 // Data that could be read in two ways, or that has doubtful places: read right, refused, or warned about.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/mesh_check.h>
 #include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/data/mesh_check.h>
 
 #include <algorithm>
 #include <cmath>

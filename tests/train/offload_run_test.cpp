@@ -3,8 +3,8 @@
 // the device's memory gone, as planned.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/planning/recompute_fit.h>
-#include <meshgrad/train/planning/step_memory.h>
+#include <meshgrad/train/learn/planning/recompute_fit.h>
+#include <meshgrad/train/learn/planning/step_memory.h>
 
 #include <chrono>
 #include <thread>

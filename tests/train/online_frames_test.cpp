@@ -3,9 +3,9 @@
 // (data.kinematic_types).
 #include <doctest/doctest.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/online_trainer.h>
-#include <meshgrad/train/io/safetensors.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 // The packed file's fields on nodes, edges, cells and graphs, its node types, and files of version 1.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 
 #include <cmath>

@@ -3,12 +3,12 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/partition/owners.h>
-#include <meshgrad/train/planning/part_plan.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/batch_loader.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/part_step.h>
-#include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/part_step.h>
+#include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/tools/program/part_plan.h>
 
 #include <mutex>
 #include <nlohmann/json.hpp>

@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/nn/partition/owners.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/evaluation.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include <algorithm>
 #include <atomic>

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/data/safetensors.h>
 
 #include <cmath>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/report/field_picture.h>
-#include <meshgrad/train/report/field_raster.h>
-#include <meshgrad/train/report/line_chart.h>
-#include <meshgrad/train/report/markup.h>
-#include <meshgrad/train/report/ticks.h>
+#include <meshgrad/train/tools/program/field_picture.h>
+#include <meshgrad/train/tools/program/field_raster.h>
+#include <meshgrad/train/tools/program/line_chart.h>
+#include <meshgrad/train/tools/program/markup.h>
+#include <meshgrad/train/tools/program/ticks.h>
 #include <png.h>
 
 #include <algorithm>

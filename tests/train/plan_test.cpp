@@ -7,8 +7,8 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/planning/plan.h>
-#include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/run/step_cache.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/train/planning/plan.h>
+#include <meshgrad/train/learn/planning/plan.h>
 
 #include <algorithm>
 #include <cmath>

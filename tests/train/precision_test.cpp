@@ -2,10 +2,10 @@
 // Training with storage in 16 bits, on the CPU but where a case names cuda.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/task/mesh_dynamics.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/task/mesh_dynamics.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
-#include <meshgrad/train/report/progress.h>
+#include <meshgrad/train/tools/program/progress.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // scripts/pytorch-trace on pickles made here by Python itself.
 #include <doctest/doctest.h>
-#include <meshgrad/train/replay/trace.h>
+#include <meshgrad/train/tools/extras/replay/trace.h>
 
 #include "paths.h"
 #include "train/process.h"

@@ -2,7 +2,7 @@
 // Which splits change too little to say anything about a model.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/data/quiet_split.h>
 

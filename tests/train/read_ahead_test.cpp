@@ -2,8 +2,8 @@
 // What is said to be needed soon is read from the disk before anybody touches it.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <meshgrad/train/data/mapped_file.h>
 #include <meshgrad/train/data/packed_file.h>
-#include <meshgrad/train/io/mapped_file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -2,7 +2,7 @@
 // The planner against all ways there are.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/planning/recompute_plan.h>
+#include <meshgrad/train/learn/planning/recompute_plan.h>
 
 #include <ctime>
 

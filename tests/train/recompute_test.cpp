@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/make_model.h>
 
 #include <algorithm>
 

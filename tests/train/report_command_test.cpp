@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshgrad report`: the data on the page, and what is refused. How it looks is for people with a browser.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/embed/predictor.h>
 
 #include <algorithm>
 #include <filesystem>

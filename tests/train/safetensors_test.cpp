@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/data/safetensors.h>
 
 #include <cmath>
 #include <cstring>

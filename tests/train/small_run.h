@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small data set and a small run on it, for tests that train.
 #pragma once
-#include <meshgrad/train/data/convert.h>
-#include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/io/safetensors.h>
-#include <meshgrad/train/run/checkpoint_check.h>
-#include <meshgrad/train/train.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/data/safetensors.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/train.h>
 
 #include <cmath>
 #include <functional>

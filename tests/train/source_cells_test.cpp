@@ -2,15 +2,15 @@
 // Cells of a source come back in files and pictures: types, polygons, and the mesh around a graph on cells.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/sources/vtk_grid.h>
 #include <meshgrad/train/data/cell_list.h>
-#include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/data/sources/vtk_grid.h>
-#include <meshgrad/train/report/drawn_mesh.h>
-#include <meshgrad/train/report/field_picture.h>
-#include <meshgrad/train/report/field_raster.h>
-#include <meshgrad/train/report/vtu.h>
+#include <meshgrad/train/tools/program/drawn_mesh.h>
+#include <meshgrad/train/tools/program/field_picture.h>
+#include <meshgrad/train/tools/program/field_raster.h>
+#include <meshgrad/train/tools/program/vtu.h>
 
 #include <fmt/format.h>
 #include <cstring>

@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/split_list.h>
+#include <meshgrad/train/convert/split_names.h>
 #include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/data/split_list.h>
-#include <meshgrad/train/data/split_names.h>
 
 #include <cmath>
 #include <fstream>

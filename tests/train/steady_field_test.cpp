@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task SteadyField: fields of a mesh without time, from the packed file to evaluate and predict.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/task/rollout.h>
 
 #include <cmath>
 

@@ -2,10 +2,10 @@
 // Steady-state training steps make no system calls and no calls of the memory source.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/batch_loader.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/step_cache.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/run/step_trace.h>
+#include <meshgrad/train/learn/run/step_trace.h>
 
 #include <algorithm>
 #include <cmath>

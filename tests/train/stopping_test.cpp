@@ -3,8 +3,8 @@
 // something could not be shown.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/cli/signals.h>
-#include <meshgrad/train/io/folder_lock.h>
+#include <meshgrad/train/learn/run/folder_lock.h>
+#include <meshgrad/train/tools/program/signals.h>
 #include <sys/wait.h>
 
 #include <chrono>

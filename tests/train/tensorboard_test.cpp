@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/tensorboard.h>
-#include <meshgrad/train/io/tfrecord.h>
-#include <meshgrad/train/run/environment.h>
+#include <meshgrad/train/data/tfrecord.h>
+#include <meshgrad/train/learn/run/environment.h>
+#include <meshgrad/train/learn/run/tensorboard.h>
 
 #include <cstring>
 #include <map>

@@ -2,7 +2,7 @@
 // The trainer: accumulation equals the large batch, and a run leaves what it promises.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
 
 #include <algorithm>
 #include <cmath>

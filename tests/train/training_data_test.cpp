@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/run/data_warnings.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/run/training_data.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/run/training_data.h>
 
 #include "train/process.h"
 #include "train/small_run.h"

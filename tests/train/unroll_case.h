@@ -2,9 +2,9 @@
 // A model with unrolled batches of waves, for the tests of unrolled training.
 #pragma once
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/task/task.h>
-#include <meshgrad/train/task/unrolled_loss.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/learn/task/unrolled_loss.h>
 
 #include <algorithm>
 

@@ -3,10 +3,10 @@
 // and runs. On the CPU, and on a GPU (cuda) or the simulated device where there is one.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/planning/recompute.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/non_finite.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/non_finite.h>
 
 #include <cmath>
 

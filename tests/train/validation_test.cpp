@@ -2,8 +2,8 @@
 // Rollouts within validation, the choice of the best checkpoint, horizons, and noise that rises or is of a
 // field.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/run/validation.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/validation.h>
 
 #include <cmath>
 #include <vector>

@@ -3,10 +3,10 @@
 // written.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/value_offset.h>
-#include <meshgrad/train/report/vtu.h>
-#include <meshgrad/train/task/evaluation.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/tools/program/vtu.h>
 
 #include <algorithm>
 #include <cmath>

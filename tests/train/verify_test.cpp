@@ -2,7 +2,7 @@
 // verify: the engine agrees with values that another framework computed, and says so when it does not.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/run/verify.h>
+#include <meshgrad/train/tools/extras/reference_values.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 // Folders as solvers leave them: a folder for each simulation, a list of frames for each field.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/dataset.h>
 
 #include <fmt/format.h>

@@ -2,11 +2,11 @@
 // Files of VTK by hand, and what is refused. tests/gate/vtk_sources_test.py reads what vtk and meshio write.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/cell_graph.h>
+#include <meshgrad/train/convert/cell_graph.h>
+#include <meshgrad/train/convert/sources/vtk_grid.h>
+#include <meshgrad/train/convert/sources/vtk_source.h>
+#include <meshgrad/train/convert/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/mesh_edges.h>
-#include <meshgrad/train/data/sources/vtk_grid.h>
-#include <meshgrad/train/data/sources/vtk_source.h>
-#include <meshgrad/train/data/sources/vtk_trajectory.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/report/vtu.h>
+#include <meshgrad/train/tools/program/vtu.h>
 
 #include <cstring>
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything that people read fits a terminal of 80 columns, and a wider one is used.
 #include <doctest/doctest.h>
-#include <meshgrad/train/config/text.h>
+#include <meshgrad/train/data/text.h>
 
 #include <cstdlib>
 #include <sstream>

@@ -4,16 +4,16 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/world_edges.h>
-#include <meshgrad/train/planning/config_check.h>
-#include <meshgrad/train/planning/step_memory.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/evaluation.h>
-#include <meshgrad/train/task/rollout.h>
-#include <meshgrad/train/task/task.h>
-#include <meshgrad/train/train.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/planning/step_memory.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/learn/train.h>
+#include <meshgrad/train/tools/extras/config_check.h>
 
 #include <algorithm>
 #include <cmath>

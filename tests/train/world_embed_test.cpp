@@ -2,12 +2,12 @@
 // World edges in a solver: MeshPredictor, OnlineTrainer and the C interface.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/meshgrad.h>
 #include <meshgrad/train/embed/online_trainer.h>
-#include <meshgrad/train/io/safetensors.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/rollout.h>
 
 #include <algorithm>
 #include <array>

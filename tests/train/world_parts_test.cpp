@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/nn/partition/owners.h>
-#include <meshgrad/train/run/predictor.h>
-#include <meshgrad/train/task/mesh_parts.h>
-#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/rollout.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,11 +3,11 @@
 // reads what meshio writes.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/sources/xdmf_document.h>
+#include <meshgrad/train/convert/sources/xdmf_grid.h>
+#include <meshgrad/train/convert/sources/xdmf_source.h>
 #include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/data/sources/xdmf_document.h>
-#include <meshgrad/train/data/sources/xdmf_grid.h>
-#include <meshgrad/train/data/sources/xdmf_source.h>
 
 #include <sys/resource.h>
 

@@ -68,8 +68,8 @@
 #include <vector>
 
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/mapped_file.h>
 #include <meshgrad/train/data/statistics.h>
-#include <meshgrad/train/io/mapped_file.h>
 
 namespace meshgrad {
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
-#include <meshgrad/train/io/atomic_file.h>
 
 namespace meshgrad {
 

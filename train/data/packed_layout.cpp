@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/json_fault.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
-#include <meshgrad/train/io/json_fault.h>
 
 namespace meshgrad {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <meshgrad/train/data/sources/trajectory_source.h>
+#include <meshgrad/train/convert/sources/trajectory_source.h>
 
 namespace meshgrad {
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/embed/arrays.h>
-#include <meshgrad/train/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/mesh_parts.h>
 
 #include <functional>
 #include <span>

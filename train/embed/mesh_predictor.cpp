@@ -4,10 +4,10 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
-#include <meshgrad/train/run/checkpoint.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/precision.h>
-#include <meshgrad/train/task/upload.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/task/upload.h>
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the model of a MeshPredictor reads at a step.
 #include <meshgrad/train/embed/mesh_predictor_state.h>
-#include <meshgrad/train/task/displacements.h>
+#include <meshgrad/train/learn/task/displacements.h>
 
 #include <algorithm>
 #include <utility>

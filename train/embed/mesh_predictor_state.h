@@ -4,11 +4,11 @@
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
+#include <meshgrad/train/embed/mesh_gradients.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/own_process.h>
-#include <meshgrad/train/run/training_data.h>
-#include <meshgrad/train/task/mesh_gradients.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <deque>
 #include <functional>

@@ -2,8 +2,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/online_config.h>
-#include <meshgrad/train/run/training_data.h>
-#include <meshgrad/train/task/mesh_inputs.h>
+#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/task/mesh_inputs.h>
 
 #include <fmt/format.h>
 

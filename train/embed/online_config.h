@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an OnlineTrainer makes of a configuration and of its options.
 #pragma once
-#include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/embed/online_trainer.h>
+#include <meshgrad/train/learn/config/config.h>
 
 namespace meshgrad {
 

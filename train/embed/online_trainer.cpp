@@ -3,7 +3,6 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/host_copies.h>
@@ -11,19 +10,20 @@
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/embed/replay_buffer.h>
-#include <meshgrad/train/run/batch_loader.h>
-#include <meshgrad/train/run/checkpoint.h>
-#include <meshgrad/train/run/checkpoint_check.h>
-#include <meshgrad/train/run/data_warnings.h>
-#include <meshgrad/train/run/make_model.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/part_step.h>
-#include <meshgrad/train/run/precision.h>
-#include <meshgrad/train/run/step_cache.h>
-#include <meshgrad/train/run/training_data.h>
-#include <meshgrad/train/run/validation.h>
-#include <meshgrad/train/run/window_sum.h>
-#include <meshgrad/train/task/batch_rows.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/part_step.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/validation.h>
+#include <meshgrad/train/learn/run/window_sum.h>
+#include <meshgrad/train/learn/task/batch_rows.h>
 
 #include <fmt/format.h>
 

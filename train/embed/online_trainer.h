@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/field_info.h>
 #include <meshgrad/train/embed/arrays.h>
+#include <meshgrad/train/learn/config/config.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {

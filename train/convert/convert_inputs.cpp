@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/convert/convert_inputs.h>
+#include <meshgrad/train/convert/found_files.h>
+#include <meshgrad/train/convert/sources/deepmind_source.h>
+#include <meshgrad/train/convert/sources/hdf5_source.h>
+#include <meshgrad/train/convert/sources/joined_source.h>
+#include <meshgrad/train/convert/sources/npz_source.h>
+#include <meshgrad/train/convert/sources/vtk_source.h>
+#include <meshgrad/train/convert/sources/xdmf_source.h>
+#include <meshgrad/train/convert/split_list.h>
+#include <meshgrad/train/convert/split_names.h>
+#include <meshgrad/train/convert/vtk_series.h>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
+
+struct DataFormat {
+  std::string_view name;
+  std::array<std::string_view, 6> extensions;  ///< later ones may be empty
+  std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
+                                            const WarningCallback& warn);
+};
+
+ArrayMap map_with_types(const ConvertOptions& options) {
+  ArrayMap map = options.map;
+  if (!options.node_types.empty()) map["types"] = options.node_types;
+  return map;
+}
+
+// A format is a row here.
+constexpr std::array<DataFormat, 5> kDataFormats{{
+    {"deepmind",
+     {".tfrecord", ".tfrecords"},
+     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
+       return open_deepmind(file.path, warn);
+     }},
+    {"npz",
+     {".npz"},
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_npz(file.path, map_with_types(options), warn);
+     }},
+    {"hdf5",
+     {".h5", ".hdf5"},
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_hdf5(file.path, options.fields, map_with_types(options), warn);
+     }},
+    {"vtk",
+     {".vtu", ".vtp", ".vtk", ".vtm", ".pvd", ".series"},
+     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
+       std::vector<std::unique_ptr<TrajectorySource>> sources;
+       sources.push_back(open_vtk(file.frames, file.node_types, warn));
+       for (const FoundFile& more : file.more)
+         sources.push_back(open_vtk(more.frames, more.node_types, warn));
+       return sources.size() == 1 ? std::move(sources.front()) : join_fields(std::move(sources));
+     }},
+    {"xdmf",
+     {".xdmf", ".xmf"},
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_xdmf(file.path, options.node_types, warn);
+     }},
+}};
+
+/// Null when no format has this extension.
+const DataFormat* format_of(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  for (const DataFormat& format : kDataFormats) {
+    for (const std::string_view known : format.extensions) {
+      if (!known.empty() && extension == known) return &format;
+    }
+  }
+  return nullptr;
+}
+
+const DataFormat* format_named(std::string_view name) {
+  const auto found = std::find_if(kDataFormats.begin(), kDataFormats.end(),
+                                  [&](const DataFormat& format) { return format.name == name; });
+  return found == kDataFormats.end() ? nullptr : &*found;
+}
+
+/// "A, B or C".
+std::string any_of(const std::vector<std::string>& names) {
+  return fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
+
+/// "files ending in .tfrecord, .npz, ..", as many as formats have.
+std::string all_extensions() {
+  std::vector<std::string> extensions;
+  for (const DataFormat& format : kDataFormats) {
+    for (const std::string_view known : format.extensions) {
+      if (!known.empty()) extensions.emplace_back(known);
+    }
+  }
+  return any_of(extensions);
+}
+
+/// HDF5 files whose numbers an XDMF file describes are no data by themselves.
+void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
+  std::set<fs::path> parts;
+  for (FoundFile& file : files) {
+    if (format_of(file.path) != format_named("xdmf")) continue;
+    file.parts = files_of_xdmf(file.path);
+    for (const fs::path& part : file.parts) parts.insert(fs::weakly_canonical(part));
+  }
+  std::erase_if(files, [&](const FoundFile& file) {
+    return file.parts.empty() && parts.contains(fs::weakly_canonical(file.path));
+  });
+}
+
+const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
+  const DataFormat* named = format_named(options.format);
+  if (named == nullptr && options.format != "auto") {
+    std::vector<std::string> names = format_names();
+    names.insert(names.begin(), "auto");
+    throw config_error("format", any_of(names), options.format, "choose one of them");
+  }
+  if (std::error_code none; named != nullptr && fs::is_directory(options.input, none)) {
+    std::erase_if(files, [&](const FoundFile& file) { return format_of(file.path) != named; });
+  }
+  if (files.empty()) {
+    throw data_error(options.input.string(), fmt::format("files ending in {}", all_extensions()), "none",
+                     "name the folder that holds the data");
+  }
+  if (named != nullptr) return *named;
+  const DataFormat* format = format_of(files.front().path);
+  for (const FoundFile& file : files) {
+    const fs::path& path = file.path;
+    if (format == nullptr) {
+      throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()),
+                       fmt::format("\"{}\"", path.extension().string()),
+                       path.extension() == ".npy"
+                           ? "save mesh_pos, cells and the fields together: numpy.savez(\"run.npz\", ...)"
+                           : "write the data in one of these formats, or, if only the name differs, name the "
+                             "format: meshgrad convert --format NAME");
+    }
+    if (format_of(path) == format) continue;
+    throw data_error(path.string(), "one format",
+                     fmt::format("{} beside {}", format_of(path)->name, format->name), "say which: --format");
+  }
+  return *format;
+}
+
+void check_fractions(const std::vector<double>& fractions) {
+  const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
+  const bool good =
+      std::all_of(fractions.begin(), fractions.end(), [](double f) { return f >= 0 && f <= 1; });
+  if (good && fractions.size() <= kSplitNames.size() && fractions.front() > 0 && std::abs(sum - 1) < 1e-6)
+    return;
+  throw config_error("split", "1 to 3 fractions (train, valid, test) that add up to 1, the first above 0",
+                     fmt::format("{}", fmt::join(fractions, ",")), "for example 0.8,0.1,0.1");
+}
+
+std::vector<std::string> listed_splits(const ConvertOptions& options, const std::vector<InputFile>& files) {
+  if (options.split_list.empty()) return {};
+  if (!options.split.empty() || options.split_by != SplitBy::automatic) {
+    throw config_error("split-list", "one way to divide the data", "--split or --by beside --split-list",
+                       "leave one of them out");
+  }
+  std::vector<ListableFile> listable;
+  for (const InputFile& file : files)
+    listable.push_back({name_within(options.input, file.path), file.source->records()});
+  return splits_of_list(options.split_list, listable);
+}
+
+}  // namespace
+
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const DataFormat& format : kDataFormats) names.emplace_back(format.name);
+  return names;
+}
+
+Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
+  std::vector<FoundFile> found = find_files(
+      options.input, !options.split_list.empty(),
+      [](const fs::path& path) { return format_of(path) != nullptr; }, warn);
+  if (options.format == "auto" || options.format == "xdmf") drop_parts_of_xdmf(found);
+  const DataFormat& format = choose_format(options, found);
+  if (!options.fields.empty() && format.name != "hdf5") {
+    throw config_error("fields", "an HDF5 input, whose rows they name",
+                       fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
+                       "leave --fields out: fields have the names that the input gives them");
+  }
+  if (format.name != "npz" && format.name != "hdf5" && (!options.map.empty() || !options.save_map.empty())) {
+    const char* option = options.map.empty() ? "save-map" : "map";
+    throw config_error(option, "NPZ or HDF5 files, whose arrays it names", format.name,
+                       fmt::format("leave --{} out", option));
+  }
+  if (!options.node_types.empty() && format.name == "deepmind") {
+    throw config_error("node-types", "files with named arrays, one of which it names",
+                       fmt::format("{} with node types {}", format.name, options.node_types),
+                       "leave --node-types out: meta.json says where they are");
+  }
+  if (!options.node_types.empty() && options.map.contains("types")) {
+    throw config_error("node-types", "one array of node types",
+                       options.node_types + " and another by --map types", "leave one of them out");
+  }
+  Inputs inputs;
+  inputs.format = format.name;
+  size_t named = 0;
+  if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
+  for (const FoundFile& one : found) {
+    InputFile file{one.path, one.split, format.open(one, options, warn)};
+    inputs.records += file.source->records();
+    if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
+    for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
+    for (const fs::path& part : one.parts) inputs.bytes += RegularFile(part).bytes();
+    for (const FoundFile& more : one.more)
+      for (const VtkFrame& frame : more.frames) inputs.bytes += RegularFile(frame.path).bytes();
+    named += file.split.empty() ? 0 : 1;
+    inputs.files.push_back(std::move(file));
+  }
+  inputs.listed_splits = listed_splits(options, inputs.files);
+  if (!inputs.listed_splits.empty()) return inputs;
+  const bool asked = !options.split.empty() || options.split_by == SplitBy::time;
+  // A lone file is divided, unless its folder holds it for another split than train.
+  std::error_code none;
+  const bool lone =
+      found.size() == 1 && (found.front().split == "train" || !fs::is_directory(options.input, none));
+  const bool has_splits = named == found.size() && !lone;
+  if (named > 0 && named < found.size() && !asked) {
+    std::vector<std::pair<fs::path, std::string>> read;
+    for (const FoundFile& file : found) read.emplace_back(file.path, file.split);
+    throw data_error(
+        options.input.string(), "a split in the name of every file, or of none",
+        splits_as_read(options.input, read),
+        "name each file or its folder train, valid or test, or divide them all: --split 0.8,0.1,0.1");
+  }
+  inputs.splits_from_files = has_splits && !asked;
+  if (has_splits && !inputs.splits_from_files) {
+    warn(fmt::format("[{}] the files' own splits were not used, since a split was asked for",
+                     options.input.string()));
+  }
+  return inputs;
+}
+
+std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& fractions, int64_t minimum) {
+  const auto wanted = std::count_if(fractions.begin(), fractions.end(), [](double f) { return f > 0; });
+  const int64_t least = total >= wanted * minimum ? minimum : std::min<int64_t>(1, minimum);
+  std::vector<int64_t> shares(fractions.size(), 0);
+  int64_t left = total;
+  // The first split takes what the later ones leave, so each later one is served first.
+  for (size_t i = fractions.size(); i-- > 1;) {
+    if (fractions[i] <= 0) continue;
+    const int64_t ideal = std::llround(static_cast<double>(total) * fractions[i]);
+    const int64_t most = std::max<int64_t>(left - least, 0);
+    shares[i] = std::clamp(ideal, std::min(least, most), most);
+    left -= shares[i];
+  }
+  shares.front() = left;
+  return shares;
+}
+
+SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const WarningCallback& warn)
+    : listed_splits_(inputs.listed_splits), from_files_(inputs.splits_from_files) {
+  fractions_ = options.split.empty() ? std::vector<double>{0.8, 0.1, 0.1} : options.split;
+  check_fractions(fractions_);
+  for (size_t i = 0; i < kSplitNames.size(); ++i) {
+    const bool in_files = std::any_of(inputs.files.begin(), inputs.files.end(),
+                                      [&](const InputFile& file) { return file.split == kSplitNames[i]; });
+    const bool in_list =
+        std::find(listed_splits_.begin(), listed_splits_.end(), kSplitNames[i]) != listed_splits_.end();
+    const bool by_fraction = i < fractions_.size() && fractions_[i] > 0;
+    if (!listed_splits_.empty() ? in_list : (from_files_ ? in_files : by_fraction))
+      names_.push_back(kSplitNames[i]);
+  }
+  statistics_split_ = names_.front();
+  if (statistics_split_ != "train") {
+    warn(fmt::format("[{}] there is no train split: statistics were taken from {}", options.input.string(),
+                     statistics_split_));
+  }
+  if (from_files_ || !listed_splits_.empty()) return;
+  const bool enough = inputs.records >= static_cast<int64_t>(names_.size());
+  by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough);
+  if (by_time_ && options.split_by == SplitBy::automatic) {
+    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): each was split by time",
+                     options.input.string(), inputs.records, names_.size()));
+  } else if (!by_time_ && !enough) {
+    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): some splits are missing",
+                     options.input.string(), inputs.records, names_.size()));
+  }
+  record_counts_ = whole_shares(inputs.records, fractions_, 1);
+}
+
+std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs) const {
+  if (from_files_ || by_time_ || !options.split.empty() || !listed_splits_.empty()) return "";
+  std::map<std::string, std::vector<std::string>> members;
+  int64_t record = 0;
+  for (const InputFile& file : inputs.files) {
+    const int64_t end = record + file.source->records();
+    const std::string name = name_within(options.input, file.path);
+    for (int64_t first = record; record < end;) {
+      const std::string split = parts(file, record, 1).front().split;
+      ++record;
+      if (record < end && parts(file, record, 1).front().split == split) continue;
+      members[split].push_back(file.source->records() == 1
+                                   ? name
+                                   : fmt::format("{} records {} to {}", name,
+                                                 first - end + file.source->records(),
+                                                 record - 1 - end + file.source->records()));
+      first = record;
+    }
+  }
+  std::string text;
+  for (const std::string& split : names_) {
+    if (members.contains(split)) text += fmt::format("; {}: {}", split, abridged(members[split]));
+  }
+  return fmt::format(
+      "[{}] no file names say the splits, so trajectories were divided in order{}; --split changes it",
+      options.input.string(), text);
+}
+
+std::vector<SplitPart> SplitPlan::parts(const InputFile& file, int64_t record, int64_t frames) const {
+  if (!listed_splits_.empty()) {
+    const std::string& split = listed_splits_[static_cast<size_t>(record)];
+    return split.empty() ? std::vector<SplitPart>{} : std::vector<SplitPart>{{split, 0, frames}};
+  }
+  if (from_files_) return {{file.split, 0, frames}};
+  std::vector<SplitPart> parts;
+  if (by_time_) {
+    // Two frames are the least that has a change.
+    const std::vector<int64_t> shares = whole_shares(frames, fractions_, 2);
+    int64_t first = 0;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (shares[i] > 0) parts.push_back({kSplitNames[i], first, shares[i]});
+      first += shares[i];
+    }
+    return parts;
+  }
+  size_t i = 0;
+  for (int64_t end = record_counts_[0]; i + 1 < record_counts_.size() && record >= end;)
+    end += record_counts_[++i];
+  return {{kSplitNames[i], 0, frames}};
+}
+
+}  // namespace meshgrad

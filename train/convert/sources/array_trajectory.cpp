@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/convert/sources/array_trajectory.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/sources/moving_positions.h>
+#include <meshgrad/train/data/statistics.h>
+#include <meshgrad/train/data/value_offset.h>
+
+namespace meshgrad {
+namespace {
+
+// [rows, columns] of an array whose leading ones are dropped.
+std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
+  std::vector<int64_t> shape = array.shape;
+  while (shape.size() > 2 && shape.front() == 1) shape.erase(shape.begin());
+  if (shape.size() == 1) return std::pair{shape[0], int64_t{1}};
+  if (shape.size() != 2) return std::nullopt;
+  return std::pair{shape[0], shape[1]};
+}
+
+class ArrayReader {
+ public:
+  ArrayReader(std::vector<NamedArray> arrays, const std::string& name, const WarningCallback& warn)
+      : entries_(std::move(arrays)), name_(name), warn_(warn) {}
+
+  RawTrajectory read() {
+    RawTrajectory t;
+    t.name = name_;
+    read_positions(t);
+    if (const NamedArray* cells = find("cells")) {
+      note_use(*cells, t);
+      t.nodes_per_cell =
+          static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
+      t.cells = to_indices(cells->array, where(*cells));
+    }
+    read_types(t);
+    // Beside cells, only edge fields need to know which edges are meant.
+    const NamedArray* edges = find("mesh_edge");
+    if (edges != nullptr && !t.cells.empty() && !has_edge_fields()) {
+      warn(fmt::format("[{}] mesh_edge was not used: the sides of the cells are the edges", name_));
+      edges = nullptr;
+    }
+    if (edges != nullptr) {
+      note_use(*edges, t);
+      if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
+      t.edges = to_indices(edges->array, where(*edges));
+    }
+    for (const NamedArray& entry : entries_) {
+      if (!entry.numbers) {
+        left_out_.push_back(entry.name + " (no numbers)");
+      } else if (are_times(entry, t.nodes)) {
+        continue;
+      } else if (entry.name == "dt" && entry.array.size() == 1) {
+        note_use(entry, t);
+        t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
+      } else if (!is_mesh_array(entry.name)) {
+        read_field(entry, t);
+      } else if (entry.name == "facets" && !t.read_as.contains("facets")) {
+        left_out_.push_back("facets (without node types)");
+      }
+    }
+    if (!moving_.empty()) add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
+    read_times(t);
+    check_order_of_axes(t);
+    if (!left_out_.empty()) {
+      warn(fmt::format("[{}] left out, since they are no fields on {} nodes: {}", name_, t.nodes,
+                       fmt::join(left_out_, ", ")));
+    }
+    // Arrays come in the order of the zip; sorted names make files of one data set agree.
+    std::sort(t.fields.begin(), t.fields.end(),
+              [](const RawField& a, const RawField& b) { return a.name < b.name; });
+    return t;
+  }
+
+ private:
+  void warn(const std::string& text) const {
+    if (warn_) warn_(text);
+  }
+
+  static void note_use(const NamedArray& entry, RawTrajectory& t) {
+    t.read_as[name_in_map(entry.name)] = entry.source;
+  }
+
+  bool has_edge_fields() const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [](const NamedArray& entry) { return named_field(entry.name).on == FieldOn::edge; });
+  }
+
+  const NamedArray* find(std::string_view name) const {
+    const auto found =
+        std::find_if(entries_.begin(), entries_.end(), [&](const NamedArray& e) { return e.name == name; });
+    return found == entries_.end() ? nullptr : &*found;
+  }
+
+  std::string where(const NamedArray& entry) const { return fmt::format("{}: array {}", name_, entry.name); }
+
+  DataError wrong_shape(const NamedArray& entry, std::string_view needed) const {
+    return data_error(where(entry), needed, shape_text(entry.array), "save the array in that shape");
+  }
+
+  DataError over_frames(const NamedArray& entry, std::string_view needed) const {
+    return data_error(
+        where(entry), needed, shape_text(entry.array),
+        "node types stay the same: save the first frame, and what changes as a field of another name");
+  }
+
+  // Types on nodes, or tags of cells or facets of which a node gets the largest around it. Of an array that
+  // does not say which, its length does.
+  void read_types(RawTrajectory& t) const {
+    const NamedArray* types = nullptr;
+    for (const std::string_view name : kTypeArrays) {
+      const NamedArray* found = find(name);
+      if (found != nullptr && types != nullptr) {
+        throw data_error(where(*found), "one array of node types",
+                         fmt::format("{} and {}", types->source, found->source),
+                         "name one of them: --node-types ARRAY");
+      }
+      if (found != nullptr) types = found;
+    }
+    if (types == nullptr) return;
+    note_use(*types, t);
+    const std::vector<int64_t>& shape = types->array.shape;
+    if (types->name == "node_type" && shape.size() > 1 && shape[0] > 1 && shape[1] == t.nodes)
+      throw over_frames(*types, "[nodes]: types that do not change over time");
+    const auto [rows, columns] = matrix(*types, "[nodes, 1]");
+    const int64_t count = rows * columns;
+    const int64_t listed = rows == 1 || columns == 1 ? count : 0;  // not [nodes, types], one-hot
+    const NamedArray* facets = find("facets");
+    const int64_t cells = t.rows(FieldOn::cell);
+    const int64_t facet_count = facets == nullptr ? 0 : matrix(*facets, "[facets, nodes of a facet]").first;
+    const bool unsaid = types->name == "node_type" && count != t.nodes;
+    std::vector<int32_t> tags = to_indices(types->array, where(*types));
+    if (types->name == "node_type" && count == t.nodes) {
+      t.node_type = std::move(tags);
+    } else if ((types->name == "facet:node_type" || unsaid) && listed == facet_count && listed > 0) {
+      note_use(*facets, t);
+      spread(tags, to_indices(facets->array, where(*facets)), where(*types), where(*facets), t);
+    } else if ((types->name == "cell:node_type" || unsaid) && listed == cells && listed > 0) {
+      spread(tags, t.cells, where(*types), "", t);
+      t.cell_type = std::move(tags);
+    } else {
+      throw wrong_shape(
+          *types, fmt::format("{} node types (or {} of cells, {} of facets)", t.nodes, cells, facet_count));
+    }
+  }
+
+  // to_indices makes -1 of all negative numbers.
+  static std::string in_row(int32_t number, size_t row) {
+    return fmt::format("{} in row {}", number < 0 ? "a negative number" : fmt::format("{}", number), row);
+  }
+
+  // A node's type is the largest tag of what it belongs to, or 0. `owners` names the array of `nodes`; that
+  // of cells is checked with the mesh.
+  static void spread(const std::vector<int32_t>& tags, const std::vector<int32_t>& nodes,
+                     const std::string& where, const std::string& owners, RawTrajectory& t) {
+    t.node_type.assign(static_cast<size_t>(t.nodes), 0);
+    const size_t width = nodes.size() / tags.size();
+    for (size_t i = 0; i < tags.size(); ++i) {
+      if (tags[i] < 0 || tags[i] >= kMaxNodeTypes) {
+        throw data_error(where, fmt::format("node types from 0 to {}", kMaxNodeTypes - 1), in_row(tags[i], i),
+                         "number the boundaries from 1 on, and the inside 0");
+      }
+      for (size_t k = i * width; k < (i + 1) * width; ++k) {
+        if (nodes[k] >= 0 && nodes[k] < t.nodes) {
+          int32_t& type = t.node_type[static_cast<size_t>(nodes[k])];
+          type = std::max(type, tags[i]);
+        } else if (!owners.empty()) {
+          throw data_error(owners, fmt::format("nodes from 0 to {}", t.nodes - 1), in_row(nodes[k], i),
+                           "save the numbers of the nodes as mesh_pos has them");
+        }
+      }
+    }
+  }
+
+  // Times with one distance give dt.
+  void read_times(RawTrajectory& t) {
+    for (const NamedArray& entry : entries_) {
+      if (!entry.numbers || !are_times(entry, t.nodes)) continue;
+      const std::vector<double> times = to_doubles(entry.array);
+      if (static_cast<int64_t>(times.size()) != t.frames || t.frames < 2) {
+        left_out_.push_back(entry.name + " " + shape_text(entry.array));
+        continue;
+      }
+      const auto dt = even_spacing(times);
+      constexpr double kSame = 1e-3;
+      if (!dt) {
+        warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));
+      } else if (t.dt != 0 && std::abs(t.dt - *dt) > kSame * *dt) {
+        throw data_error(where(entry), fmt::format("times {} apart, as dt says", t.dt),
+                         fmt::format("{} apart", *dt), "correct one of the two arrays, or leave it out");
+      } else if (t.dt == 0) {
+        t.dt = *dt;
+        t.read_as["times"] = entry.source;
+      }
+    }
+  }
+
+  // [nodes, frames] reads as a static field of as many components as there are frames.
+  void check_order_of_axes(const RawTrajectory& t) const {
+    constexpr int64_t kMostColumns = 16;
+    int64_t frames = t.frames;
+    for (const NamedArray& entry : entries_) {
+      if (entry.numbers && frames == 1 && are_times(entry, t.nodes)) frames = entry.array.shape[0];
+    }
+    for (const NamedArray& entry : entries_) {
+      const std::vector<int64_t>& shape = entry.array.shape;
+      const bool mesh = is_mesh_array(entry.name) || named_field(entry.name).on != FieldOn::node;
+      if (mesh || shape.size() != 2 || shape[0] != t.nodes || shape[1] < 4) continue;
+      if (shape[1] == frames) {
+        throw data_error(where(entry), "[frames, nodes], frames first",
+                         fmt::format("{} and {} frames", shape_text(entry.array), frames),
+                         fmt::format("transpose it; save a static field as [1, nodes, {}]", shape[1]));
+      }
+      if (shape[1] <= kMostColumns) continue;
+      warn(fmt::format(
+          "[{}] {} {} was read as {} components in one frame; frames come first, as [frames, nodes]", name_,
+          entry.name, shape_text(entry.array), shape[1]));
+    }
+  }
+
+  std::pair<int64_t, int64_t> matrix(const NamedArray& entry, std::string_view needed) const {
+    const auto shape = as_matrix(entry.array);
+    if (!shape || shape->first < 1 || shape->second < 1) throw wrong_shape(entry, needed);
+    return *shape;
+  }
+
+  void read_positions(RawTrajectory& t) {
+    const NamedArray* positions = find("mesh_pos");
+    if (positions == nullptr) {
+      std::string names;
+      for (const NamedArray& entry : entries_) names += (names.empty() ? "" : ", ") + entry.name;
+      throw data_error(
+          name_, "an array \"mesh_pos\"", names.empty() ? "no arrays" : names,
+          "name the arrays: --map positions=ARRAY --map cells=ARRAY; or save them under DeepMind's names: "
+          "mesh_pos, node_type, cells, and the fields");
+    }
+    std::vector<int64_t> shape = positions->array.shape;
+    while (shape.size() > 2 && shape.front() == 1) shape.erase(shape.begin());
+    const bool over_frames = shape.size() == 3;
+    if (over_frames) shape.erase(shape.begin());
+    if (shape.size() != 2 || (shape[1] != 2 && shape[1] != 3) || positions->array.size() == 0)
+      throw wrong_shape(*positions, "[nodes, 2 or 3], or over frames [frames, nodes, 2 or 3]");
+    note_use(*positions, t);
+    t.nodes = shape[0];
+    t.dim = static_cast<int>(shape[1]);
+    t.positions = to_floats(positions->array);
+    if (is_f64(positions->array)) t.wide_positions = to_doubles(positions->array);
+    if (over_frames) {
+      t.frames = positions->array.size() / (t.nodes * t.dim);
+      moving_ = t.positions;
+      wide_moving_ = t.wide_positions;
+      t.positions.resize(static_cast<size_t>(t.nodes * t.dim));
+      t.wide_positions.resize(t.wide_positions.empty() ? 0 : t.positions.size());
+    }
+    if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
+  }
+
+  // "edge:length" is a field "length" on edges; a name without a prefix is one on nodes.
+  static RawField named_field(const std::string& array) {
+    RawField field;
+    field.name = array;
+    for (size_t i = 0; i < kFieldOnNames.size(); ++i) {
+      const std::string prefix = std::string(kFieldOnNames[i]) + ":";
+      if (!array.starts_with(prefix)) continue;
+      field.name = array.substr(prefix.size());
+      field.on = static_cast<FieldOn>(i);
+    }
+    return field;
+  }
+
+  struct FieldShape {
+    int64_t frames, components;
+    bool dynamic;
+  };
+
+  static bool is_f64(const NpyArray& array) { return array.kind == 'f' && array.bytes == 8; }
+
+  static std::optional<FieldShape> shape_of_field(const std::vector<int64_t>& shape, int64_t rows) {
+    if (shape.size() == 3 && shape[1] == rows) return FieldShape{shape[0], shape[2], shape[0] > 1};
+    if (!shape.empty() && shape.size() <= 2 && shape[0] == rows) {
+      return FieldShape{1, shape.size() == 2 ? shape[1] : 1, false};
+    }
+    if (shape.size() == 2 && shape[1] == rows) return FieldShape{shape[0], 1, shape[0] > 1};
+    return std::nullopt;
+  }
+
+  // A graph has one row, which may be left out: a number, [components] or [frames, components].
+  static std::optional<FieldShape> shape_of_graph_field(const std::vector<int64_t>& shape) {
+    if (shape.empty()) return FieldShape{1, 1, false};
+    if (shape.size() == 1) return FieldShape{1, shape[0], false};
+    if (shape.size() == 2) return FieldShape{shape[0], shape[1], shape[0] > 1};
+    return shape_of_field(shape, 1);
+  }
+
+  void read_field(const NamedArray& entry, RawTrajectory& t) {
+    RawField field = named_field(entry.name);
+    const bool graph = field.on == FieldOn::graph;
+    if (field.on == FieldOn::node && field.name == entry.name && entry.array.shape.size() < 2 &&
+        entry.array.size() != t.nodes) {
+      left_out_.push_back(entry.name + " " + shape_text(entry.array));
+      return;
+    }
+    const int64_t rows = t.rows(field.on);
+    if (rows == 0) {
+      throw data_error(where(entry),
+                       field.on == FieldOn::cell ? "the array cells beside it"
+                                                 : "the array mesh_edge [2, edges] beside it",
+                       "none", "save what its rows belong to, in the order of the rows");
+    }
+    const std::string needed = graph ? "[components] or [frames, components]"
+                                     : fmt::format("[frames, {}s, components]", name_of(field.on));
+    const auto shape =
+        graph ? shape_of_graph_field(entry.array.shape) : shape_of_field(entry.array.shape, rows);
+    if (!shape && entry.array.shape.size() > 1 && entry.array.shape[0] == rows) {
+      throw data_error(where(entry), fmt::format("{} with {} {}s", needed, rows, name_of(field.on)),
+                       shape_text(entry.array), "move the axis of frames to the front");
+    }
+    if (!shape) throw wrong_shape(entry, fmt::format("{} with {} {}s", needed, rows, name_of(field.on)));
+    if (shape->frames < 1 || shape->components < 1 || shape->components > 65535) {
+      throw wrong_shape(entry, needed);
+    }
+    field.dynamic = shape->dynamic;
+    if (field.dynamic && shape->frames != t.frames) {
+      if (t.frames != 1)
+        throw wrong_shape(entry, fmt::format("{} frames, as the arrays before it", t.frames));
+      t.frames = shape->frames;
+    }
+    field.components = static_cast<int>(shape->components);
+    field.values = to_field_values(entry.array, where(entry));
+    if (is_f64(entry.array)) {
+      field.wide = to_doubles(entry.array);
+      if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
+    }
+    t.fields.push_back(std::move(field));
+    // "positions" alone would be the mesh's.
+    const bool like_mesh = is_mesh_array(name_of_array(entry.name));
+    t.read_as[(like_mesh ? "node:" : "") + entry.name] = entry.source;
+  }
+
+  std::vector<NamedArray> entries_;
+  std::string name_;
+  const WarningCallback& warn_;
+  std::vector<std::string> left_out_;  // names with shapes
+  std::vector<float> moving_;          // positions over frames, if there are
+  std::vector<double> wide_moving_;
+};
+
+}  // namespace
+
+RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
+                                   const ArrayMap& map, const WarningCallback& warn) {
+  arrays = arrays_by_map(std::move(arrays), name, map, warn);
+  for (const NamedArray& array : arrays) {
+    if (array.numbers || !is_mesh_array(array.name)) continue;
+    throw data_error(fmt::format("{}: array {}", name, array.name), "numbers", "text, dates or objects",
+                     "save it as an array of numbers");
+  }
+  return ArrayReader(std::move(arrays), name, warn).read();
+}
+
+}  // namespace meshgrad

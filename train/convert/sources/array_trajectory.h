@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// From named arrays, of an NPZ or HDF5 file, to a trajectory: by DeepMind's names, by other usual ones, or by
+// a map.
+#pragma once
+#include <string>
+#include <vector>
+
+#include <meshgrad/train/convert/sources/array_map.h>
+#include <meshgrad/train/convert/sources/trajectory_source.h>
+
+namespace meshgrad {
+
+/// The trajectory of `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
+/// each with or without a leading 1, `node_type` with or without a trailing 1. `mesh_edge` [2, edges]
+/// (senders, receivers; one way or both) makes the mesh where there are no cells, and numbers the rows of
+/// edge fields.
+///
+/// Types may also be tags of cells, `cell:node_type` [cells], or of facets, `facet:node_type` [facets] with
+/// `facets` [facets, nodes of a facet] (or [facets], single nodes): a node has the largest tag of what it
+/// belongs to, or 0. A `node_type` whose length is that of cells or facets, and not of nodes, is read
+/// likewise.
+///
+/// Every other array is a field, on what its prefix says: `node:NAME` or plain `NAME`, `edge:NAME`,
+/// `cell:NAME`, `graph:NAME`. It is [frames, rows, components] or, with one component, [frames, rows]; static
+/// as [rows, components], [1, rows, components] or [rows]. Rows are nodes, columns of mesh_edge, or cells, in
+/// the file's order. A graph has one row: a number, [components] or [frames, components]. Integers stay
+/// integers.
+///
+/// Text, objects, and numbers and vectors that no axis of nodes makes a field are left out, which `warn` is
+/// told; so is a mesh_edge that cells and the lack of edge fields make useless. Without dt, evenly spaced
+/// `times` (or `time`, or `t`) [frames] give it. Throws DataError naming file and array, also for positions
+/// or node types over frames, and for a field whose columns are as many as there are frames.
+/// Names are those of arrays_by_map; `read_as` of the trajectory is the map of what was read.
+RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
+                                   const ArrayMap& map, const WarningCallback& warn);
+
+}  // namespace meshgrad

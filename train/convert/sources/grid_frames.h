@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trajectories of grids that are read frame by frame: files of VTK, frames of XDMF.
+#pragma once
+#include <meshgrad/train/convert/sources/trajectory_source.h>
+#include <meshgrad/train/convert/sources/vtk_grid.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// In the order of their times, where all frames have one. Times that are not finite are none.
+template <class Frame>
+void sort_by_time(std::vector<Frame>& frames) {
+  for (Frame& frame : frames)
+    if (frame.time && !std::isfinite(*frame.time)) frame.time = std::nullopt;
+  if (!std::ranges::all_of(frames, [](const Frame& frame) { return frame.time.has_value(); })) return;
+  std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return *frame.time; });
+}
+
+struct GridFrame {
+  std::string name;               ///< for errors
+  std::optional<double> time;     ///< seconds; where nothing says it, the grid's own TimeValue counts
+  uint64_t bytes = 0;             ///< of input
+  std::function<VtkGrid()> read;  ///< its cells are linear
+};
+
+/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
+/// trajectory begins. Evenly spaced times give dt. `node_types` is as VtkTrajectory takes it.
+std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames,
+                                             std::optional<std::string> node_types, WarningCallback warn);
+
+}  // namespace meshgrad

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/convert/sources/hdf5_source.h>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/convert/sources/hdf5_arrays.h>
+
+#ifdef MESHGRAD_HAVE_HDF5
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <meshgrad/train/convert/sources/hdf5_dataset.h>
+#include <meshgrad/train/convert/sources/hdf5_layout.h>
+#include <meshgrad/train/convert/sources/moving_positions.h>
+#include <meshgrad/train/data/value_offset.h>
+
+namespace meshgrad {
+namespace {
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names(1);
+  for (const char c : text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ' && c != '\0') {
+      names.back() += c;
+    }
+  }
+  if (names.back().empty()) names.pop_back();
+  return names;
+}
+
+// A string attribute: one text of names with commas, or several strings.
+std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
+  if (H5Aexists(object, attribute_name) <= 0) return {};
+  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle type(H5Aget_type(attribute.id()), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  if (!attribute || !type || !space || H5Tget_class(type.id()) != H5T_STRING) return {};
+  const hssize_t points = H5Sget_simple_extent_npoints(space.id());
+  if (points < 1 || points > 65535) return {};
+  const auto count = static_cast<size_t>(points);
+  std::string all;
+  if (H5Tis_variable_str(type.id()) > 0) {
+    std::vector<char*> texts(count, nullptr);
+    const Hdf5Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(memory.id(), H5T_VARIABLE);
+    H5Tset_cset(memory.id(), H5Tget_cset(type.id()));
+    if (H5Aread(attribute.id(), memory.id(), texts.data()) < 0) return {};
+    for (const char* text : texts) all += std::string(text == nullptr ? "" : text) + ",";
+    H5Dvlen_reclaim(memory.id(), space.id(), H5P_DEFAULT, texts.data());
+  } else {
+    const size_t width = H5Tget_size(type.id());
+    std::string texts(width * count, '\0');
+    if (H5Aread(attribute.id(), type.id(), texts.data()) < 0) return {};
+    for (size_t i = 0; i < count; ++i) all += texts.substr(i * width, width) + ",";
+  }
+  std::vector<std::string> names = split_names(all);
+  std::erase(names, "");
+  return names;
+}
+
+std::optional<double> read_number(hid_t object, const char* attribute_name) {
+  if (H5Aexists(object, attribute_name) <= 0) return std::nullopt;
+  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  double value = 0;
+  const bool single = attribute && space && H5Sget_simple_extent_npoints(space.id()) == 1;
+  if (single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0) return value;
+  return std::nullopt;
+}
+
+bool is_f64(hid_t group, const char* name) {
+  const Hdf5Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
+  const Hdf5Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
+  return type && H5Tget_class(type.id()) == H5T_FLOAT && H5Tget_size(type.id()) == 8;
+}
+
+std::vector<std::string> group_names(hid_t data, const std::string& where) {
+  H5G_info_t info;
+  if (H5Gget_info(data, &info) < 0 || info.nlinks == 0) {
+    throw data_error(where, "at least one group data/{id}", "none", "write one group for each trajectory");
+  }
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const ssize_t size =
+        H5Lget_name_by_idx(data, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
+    if (size <= 0) continue;
+    std::string name(static_cast<size_t>(size) + 1, '\0');
+    H5Lget_name_by_idx(data, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT);
+    name.pop_back();
+    names.push_back(name);
+  }
+  if (names.empty()) throw data_error(where, "names of the groups in data/", "none", "copy the file again");
+  // Numbers in the order of their values: a shorter one is smaller.
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  });
+  return names;
+}
+
+class Hdf5Source : public TrajectorySource {
+ public:
+  Hdf5Source(std::filesystem::path path, std::vector<std::string> fields, WarningCallback warn)
+      : path_(std::move(path)),
+        fields_(std::move(fields)),
+        warn_(std::move(warn)),
+        file_(open_hdf5_file(path_)),
+        data_(open_data(file_, path_)),
+        ids_(group_names(data_.id(), path_.string())) {}
+
+  int64_t records() const override { return static_cast<int64_t>(ids_.size()); }
+  uint64_t bytes_read() const override { return bytes_; }
+
+  std::optional<RawTrajectory> next() override {
+    if (record_ == ids_.size()) return std::nullopt;
+    const std::string where = fmt::format("{}: data/{}", path_.string(), ids_[record_]);
+    const Hdf5Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
+    if (!group) throw data_error(where, "a group", "something else", "keep only groups in data/");
+    RawTrajectory t = read_group(group.id(), where);
+    t.name = where;
+    t.record = static_cast<int64_t>(record_++);
+    return t;
+  }
+
+ private:
+  static Hdf5Handle open_data(const Hdf5Handle& file, const std::filesystem::path& path) {
+    Hdf5Handle data(H5Gopen2(file.id(), "data", H5P_DEFAULT), H5Gclose);
+    if (!data) {
+      throw data_error(
+          path.string(), "the group data/", "none",
+          "write data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges]");
+    }
+    return data;
+  }
+
+  std::vector<std::string> row_names(hid_t group, size_t rows, const std::string& where) const {
+    std::vector<std::string> names = fields_;
+    for (const hid_t object : {group, data_.id(), file_.id()}) {
+      for (const char* attribute : {"features", "feature_names"}) {
+        if (names.empty()) names = read_names(object, attribute);
+      }
+    }
+    std::vector<std::string> sorted = names;
+    std::sort(sorted.begin(), sorted.end());
+    if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+      throw data_error(where + ": nodal_data", "rows of different names", fmt::format("\"{}\" twice", *twice),
+                       "name each row: --fields x,y,z,velocity_x,velocity_y,node_type");
+    }
+    if (names.size() == rows) return names;
+    throw data_error(where + ": nodal_data", fmt::format("{} names, one for each row", rows),
+                     names.empty() ? "no attribute \"features\"" : fmt::format("{}", fmt::join(names, ",")),
+                     "give them: --fields x,y,z,velocity_x,velocity_y,node_type");
+  }
+
+  RawTrajectory read_group(hid_t group, const std::string& where) {
+    constexpr std::string_view kFix =
+        "write it as data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges]";
+    const auto nodal = read_hdf5_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where, kFix);
+    Hdf5Array<double> wide;
+    if (is_f64(group, "nodal_data"))
+      wide = read_hdf5_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where, kFix);
+    const auto edges = read_hdf5_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where, kFix);
+    if (edges.shape[0] != 2) {
+      throw data_error(where + ": mesh_edge", "[2, edges]", fmt::format("[{}]", fmt::join(edges.shape, ", ")),
+                       "transpose it");
+    }
+    bytes_ += nodal.values.size() * sizeof(float) + edges.values.size() * sizeof(int32_t);
+    RawTrajectory t;
+    t.frames = static_cast<int64_t>(nodal.shape[1]);
+    t.nodes = static_cast<int64_t>(nodal.shape[2]);
+    t.edges = edges.values;
+    std::optional<double> dt = read_number(group, "dt");
+    if (!dt) dt = read_number(file_.id(), "dt");
+    if (dt) t.dt = checked_dt(*dt, where + ": dt");
+    for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
+      if (rows.name == "mesh_pos") {
+        read_positions(nodal, wide, rows, t);
+      } else if (rows.name == "node_type") {
+        read_types(nodal, rows.rows[0], t, where);
+      } else {
+        t.fields.push_back(
+            {rows.name, static_cast<int>(rows.rows.size()), true, "", gather(nodal, rows.rows, t.frames)});
+        RawField& field = t.fields.back();
+        if (!wide.values.empty()) field.wide = gather(wide, rows.rows, t.frames);
+        if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
+      }
+    }
+    if (t.dim == 0) {
+      throw data_error(where + ": nodal_data", "rows x and y (and z) for the positions", "none of that name",
+                       "name the rows: --fields x,y,z,...");
+    }
+    return t;
+  }
+
+  // [frames, nodes, rows] of the named rows, the first `frames` frames.
+  template <class T>
+  static std::vector<T> gather(const Hdf5Array<T>& nodal, const std::vector<size_t>& rows, int64_t frames) {
+    const size_t nodes = nodal.shape[2];
+    std::vector<T> values(static_cast<size_t>(frames) * nodes * rows.size());
+    for (size_t c = 0; c < rows.size(); ++c) {
+      const T* row = nodal.values.data() + rows[c] * nodal.shape[1] * nodes;
+      for (size_t i = 0; i < static_cast<size_t>(frames) * nodes; ++i) values[i * rows.size() + c] = row[i];
+    }
+    return values;
+  }
+
+  void read_positions(const Hdf5Array<float>& nodal, const Hdf5Array<double>& wide, RowGroup& rows,
+                      RawTrajectory& t) {
+    if (rows.rows.size() == 3 && drops_z(nodal, rows.rows[2])) rows.rows.pop_back();
+    t.dim = static_cast<int>(rows.rows.size());
+    t.positions = gather(nodal, rows.rows, 1);
+    if (!wide.values.empty()) t.wide_positions = gather(wide, rows.rows, 1);
+    if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
+    std::vector<float> all = gather(nodal, rows.rows, t.frames);
+    if (!positions_move(std::span<const float>(all), t.positions.size())) return;
+    add_world_position(t, t.dim, std::move(all),
+                       wide.values.empty() ? std::vector<double>() : gather(wide, rows.rows, t.frames));
+  }
+
+  // `row` counts over frames and nodes.
+  static DataError moving(const std::string& where, const char* what, const char* needed,
+                          const RawTrajectory& t, size_t row) {
+    const auto nodes = static_cast<size_t>(t.nodes);
+    return data_error(
+        fmt::format("{}: nodal_data: {}", where, what), needed,
+        fmt::format("another value at frame {}, node {}", row / nodes, row % nodes),
+        "write the first frame's value in all frames, and what changes as rows of another name");
+  }
+
+  // Decided by the first trajectory, so that all have as many dimensions.
+  bool drops_z(const Hdf5Array<float>& nodal, size_t row) {
+    const auto first =
+        nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
+    const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
+    const bool flat = std::all_of(first, last, [&](float z) { return z == *first; });
+    if (dim_ == 0) {
+      dim_ = flat ? 2 : 3;
+      if (flat && warn_) warn_(fmt::format("[{}] z is the same everywhere: read as 2-D", path_.string()));
+    }
+    if (dim_ == 2 && !flat) {
+      throw data_error(path_.string() + ": nodal_data: z", "the same everywhere, as in the first trajectory",
+                       "other values in a later one", "convert meshes in a plane and in space apart");
+    }
+    return dim_ == 2;
+  }
+
+  static void read_types(const Hdf5Array<float>& nodal, size_t row, RawTrajectory& t,
+                         const std::string& where) {
+    const std::vector<float> all = gather(nodal, {row}, t.frames);
+    const auto nodes = static_cast<size_t>(t.nodes);
+    for (size_t i = nodes; i < all.size(); ++i) {
+      if (all[i] == all[i - nodes]) continue;
+      throw moving(where, "row node_type", "node types that do not change over time", t, i);
+    }
+    for (const float value : std::span(all).first(nodes)) {
+      const bool is_type = value >= 0 && value < 1e6F && value == std::floor(value);
+      t.node_type.push_back(is_type ? static_cast<int32_t>(value) : -1);
+    }
+  }
+
+  std::filesystem::path path_;
+  std::vector<std::string> fields_;
+  WarningCallback warn_;
+  Hdf5Handle file_;
+  Hdf5Handle data_;
+  std::vector<std::string> ids_;
+  size_t record_ = 0;
+  uint64_t bytes_ = 0;
+  int dim_ = 0;
+};
+
+bool has_group_of_data(const std::filesystem::path& path) {
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  return !file || H5Lexists(file.id(), "data", H5P_DEFAULT) > 0;
+}
+
+// Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
+class ArraySource : public TrajectorySource {
+ public:
+  ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn, AliveCallback alive)
+      : path_(std::move(path)),
+        map_(std::move(map)),
+        warn_(std::move(warn)),
+        alive_(std::move(alive)),
+        arrays_(path_) {
+    layout_ = hdf5_layout(arrays_.paths());
+  }
+
+  int64_t records() const override { return static_cast<int64_t>(layout_.groups.size()); }
+  uint64_t bytes_read() const override { return bytes_; }
+
+  std::optional<RawTrajectory> next() override {
+    if (record_ == layout_.groups.size()) return std::nullopt;
+    const std::string& group = layout_.groups[record_];
+    const std::string where = group.empty()
+                                  ? path_.string()
+                                  : fmt::format("{}: {}", path_.string(), group.substr(0, group.size() - 1));
+    std::vector<NamedArray> arrays;
+    const auto read = [&](const std::string& path, const std::string& name) {
+      alive_();
+      arrays.push_back(arrays_.read(path, name, where));
+    };
+    for (const std::string& member : layout_.members) read(group + member, member);
+    for (const std::string& path : layout_.shared) read(path, path);
+    alive_();
+    for (const NamedArray& array : arrays) bytes_ += array.bytes.size();
+    RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, map_, warn_);
+    t.record = static_cast<int64_t>(record_++);
+    return t;
+  }
+
+ private:
+  std::filesystem::path path_;
+  ArrayMap map_;
+  WarningCallback warn_;
+  AliveCallback alive_;
+  Hdf5Arrays arrays_;
+  Hdf5Layout layout_;
+  size_t record_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& path,
+                                                 const std::vector<std::string>& fields, const ArrayMap& map,
+                                                 const WarningCallback& warn,
+                                                 const std::function<void()>& alive) {
+  if (map.empty() && has_group_of_data(path)) return std::make_unique<Hdf5Source>(path, fields, warn);
+  return std::make_unique<ArraySource>(path, map, warn, alive);
+}
+
+std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
+                                            const std::vector<std::string>& fields, const ArrayMap& map,
+                                            const WarningCallback& warn) {
+  return hdf5_in_child(
+      path, RegularFile(path).bytes(),
+      [path, fields, map](const WarningCallback& warn_parent, const AliveCallback& alive) {
+        return open_hdf5_here(path, fields, map, warn_parent, alive);
+      },
+      warn);
+}
+
+}  // namespace meshgrad
+
+#else
+
+namespace meshgrad {
+
+std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
+                                            const std::vector<std::string>&, const ArrayMap&,
+                                            const WarningCallback&) {
+  Hdf5Arrays{path};  // says what is missing
+  return nullptr;
+}
+
+}  // namespace meshgrad
+
+#endif

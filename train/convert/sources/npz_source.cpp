@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/sources/npy.h>
+#include <meshgrad/train/convert/sources/npz_source.h>
+#include <meshgrad/train/data/mapped_file.h>
+
+namespace meshgrad {
+namespace {
+
+struct ZipCloser {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+struct ZipFileCloser {
+  void operator()(zip_file_t* file) const { zip_fclose(file); }
+};
+using ZipArchive = std::unique_ptr<zip_t, ZipCloser>;
+using ZipFile = std::unique_ptr<zip_file_t, ZipFileCloser>;
+
+DataError broken_zip(std::string_view where, std::string_view got) {
+  return data_error(where, "an NPZ file (a zip of .npy arrays)", got,
+                    "copy it again, or save it with numpy.savez");
+}
+
+ZipArchive open_zip(std::span<const std::byte> bytes, const std::string& name) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_t* archive = nullptr;
+  if (zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error)) {
+    archive = zip_open_from_source(source, ZIP_RDONLY, &error);
+    if (archive == nullptr) zip_source_free(source);
+  }
+  const std::string text = archive == nullptr ? zip_error_strerror(&error) : "";
+  zip_error_fini(&error);
+  if (archive == nullptr) throw broken_zip(name, text);
+  return ZipArchive(archive);
+}
+
+std::vector<std::byte> read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& status,
+                                  size_t file_bytes, const std::string& where) {
+  constexpr zip_uint64_t kNeeded = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE;
+  // Deflate packs at most 1032 : 1, so a larger claim is false; it also bounds what is allocated.
+  if ((status.valid & kNeeded) != kNeeded || status.comp_size > file_bytes ||
+      status.size / 1032 > status.comp_size + 1) {
+    throw broken_zip(where, "an entry with a false size");
+  }
+  std::vector<std::byte> content(status.size);
+  const ZipFile file(zip_fopen_index(archive, index, 0));
+  if (file == nullptr) throw broken_zip(where, zip_strerror(archive));
+  size_t got = 0;
+  while (got < content.size()) {
+    const zip_int64_t part = zip_fread(file.get(), content.data() + got, content.size() - got);
+    if (part <= 0) throw broken_zip(where, "an entry that is cut short or damaged");
+    got += static_cast<size_t>(part);
+  }
+  // The CRC of an entry is compared at its end.
+  std::byte past{};
+  if (zip_fread(file.get(), &past, 1) != 0) throw broken_zip(where, "an entry whose checksum is wrong");
+  return content;
+}
+
+// By the type in the header of a .npy file; false for what is no such file.
+bool holds_no_numbers(std::span<const std::byte> file) {
+  constexpr std::string_view kKey = "'descr': ";
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 256));
+  const size_t at = text.find(kKey);
+  if (at == std::string_view::npos) return false;
+  const std::string_view type = text.substr(at + kKey.size(), 3);
+  return type.starts_with('[') ||
+         (type.size() == 3 && std::string_view("USOVMm").find(type[2]) != std::string_view::npos);
+}
+
+/// Entries must not overlap, and their arrays be within a multiple of the file: either makes a small file
+/// large.
+void check_sizes(zip_t* archive, size_t file_bytes, const std::string& name) {
+  constexpr uint64_t kFree = uint64_t{256} << 20;
+  constexpr uint64_t kRatio = 100;
+  uint64_t stored = 0, arrays = 0;
+  const zip_int64_t count = zip_get_num_entries(archive, 0);
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &status) != 0) continue;  // read_npz says so
+    stored += std::min<uint64_t>(status.comp_size, file_bytes + 1);
+    arrays += std::min<uint64_t>(status.size, uint64_t{1} << 40);
+    if (stored > file_bytes) throw broken_zip(name, "entries that overlap");
+    if (arrays <= kFree + kRatio * file_bytes) continue;
+    throw data_error(name,
+                     fmt::format("arrays of at most {} MiB (256 MiB and {} times the file)",
+                                 (kFree + kRatio * file_bytes) >> 20, kRatio),
+                     "more", "check the file, or save it with numpy.savez, uncompressed");
+  }
+}
+
+std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::string& name) {
+  const ZipArchive archive = open_zip(bytes, name);
+  check_sizes(archive.get(), bytes.size(), name);
+  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+  std::vector<NamedArray> entries;
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &status) != 0 ||
+        (status.valid & ZIP_STAT_NAME) == 0) {
+      throw broken_zip(name, zip_strerror(archive.get()));
+    }
+    NamedArray entry;
+    entry.name = status.name;
+    if (!entry.name.ends_with(".npy")) continue;
+    entry.name.resize(entry.name.size() - 4);
+    const std::string where = fmt::format("{}: array {}", name, entry.name);
+    entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, bytes.size(), where);
+    entry.numbers = !holds_no_numbers(entry.bytes);
+    if (entry.numbers) entry.array = parse_npy(entry.bytes, where);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+class NpzSource : public TrajectorySource {
+ public:
+  NpzSource(std::filesystem::path path, ArrayMap map, WarningCallback warn)
+      : path_(std::move(path)), map_(std::move(map)), warn_(std::move(warn)) {}
+
+  int64_t records() const override { return 1; }
+  uint64_t bytes_read() const override { return bytes_; }
+  std::optional<RawTrajectory> next() override {
+    if (bytes_ > 0) return std::nullopt;
+    const MappedFile file(path_);
+    if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
+    bytes_ = file.bytes().size();
+    return trajectory_of_npz(file.bytes(), path_.string(), map_, warn_);
+  }
+
+ private:
+  std::filesystem::path path_;
+  ArrayMap map_;
+  WarningCallback warn_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name, const ArrayMap& map,
+                                const WarningCallback& warn) {
+  return trajectory_of_arrays(read_npz(file, name), name, map, warn);
+}
+
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap map,
+                                           WarningCallback warn) {
+  return std::make_unique<NpzSource>(path, std::move(map), std::move(warn));
+}
+
+}  // namespace meshgrad

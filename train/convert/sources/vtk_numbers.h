@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of VTK files, from bytes or from text.
+#pragma once
+#include <meshgrad/train/convert/sources/vtk_grid.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// A type of numbers in a file: a kind of NumPy's ('f', 'i', 'u') and its bytes.
+struct VtkType {
+  char kind = 'f';
+  size_t bytes = 4;
+};
+
+/// The type of an XML file ("Float32", "UInt8", ...) or a legacy one ("float", "vtktypeint64", ...); nothing
+/// for text, bits and what is no type.
+std::optional<VtkType> vtk_type(std::string_view name);
+
+/// The numbers in `bytes`, a multiple of the type's: f32, f64, or int64 for any integer (UInt64 wraps).
+using VtkValues = decltype(VtkArray::values);
+VtkValues vtk_values(std::span<const std::byte> bytes, VtkType type, bool big_endian);
+
+/// Reads numbers that white space separates.
+class VtkText {
+ public:
+  explicit VtkText(std::string_view text) : text_(text) {}
+  /// The next word; empty at the end.
+  std::string_view word();
+  /// The next `count` numbers as vtk_values gives them; nothing when there are fewer, or one is none.
+  std::optional<VtkValues> values(size_t count, VtkType type);
+  std::string_view rest() const { return text_; }
+  /// Goes on behind the next `bytes` bytes.
+  void skip(size_t bytes) { text_.remove_prefix(bytes); }
+  /// The rest of the line, without its end, and goes on behind it.
+  std::string_view line();
+
+ private:
+  std::string_view text_;
+};
+
+}  // namespace meshgrad

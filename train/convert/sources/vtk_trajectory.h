@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the grids of VTK files, frame after frame, to one trajectory.
+#pragma once
+#include <meshgrad/train/convert/sources/trajectory_source.h>
+#include <meshgrad/train/convert/sources/vtk_grid.h>
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// Frames on one mesh. Cells of the largest dimension make the mesh: lines, triangles, quads, polygons,
+/// tetrahedra, hexahedra, polyhedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids,
+/// wedges and pyramids hexahedra that repeat nodes, with the same edges; with polyhedra among them all are
+/// given by their faces. The plane z = constant is 2-D, where vectors
+/// whose third component is 0 everywhere have two.
+///
+/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines. Arrays that
+/// VTK itself adds (vtkGhostType and others), and a cell array with the name of a point array, are left out.
+///
+/// Node types come from the array `node_types`: of points; or of cells, where a node has the largest number
+/// of the cells around it, of those of lower dimension (boundary faces) where there are any. Empty:
+/// "node_type", if there is one; another name: an array node_type is left out; nothing: so it is, and no
+/// array has types.
+class VtkTrajectory {
+ public:
+  /// Throws DataError for a grid without cells, and node types that are no integers from 0 to 65535.
+  VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
+                WarningCallback warn);
+
+  /// Whether a further frame has these cells; its points may have moved.
+  bool has_cells_of(const VtkGrid& grid) const;
+  /// A further frame of the same cells. Points that move become the field "world_pos" (moving_positions.h).
+  /// Throws DataError where an array of the first frame is missing or of another kind.
+  void append(const VtkGrid& grid, const std::string& name);
+  RawTrajectory finish();
+
+ private:
+  struct Source {
+    bool of_points = true;  ///< an array of points, not of cells
+    VtkArray values;        ///< of all frames so far
+  };
+
+  void choose_cells(const VtkGrid& grid);
+  void build_lines(const VtkGrid& grid);
+  void build_surface(const VtkGrid& grid);
+  void build_solid(const VtkGrid& grid);
+  void build_polyhedra(const VtkGrid& grid);
+  void choose_arrays(const VtkGrid& grid);
+  void read_node_types(const VtkGrid& grid);
+  VtkArray rows_of(const VtkArray& array, bool of_points) const;
+  RawField field_of(Source& source) const;
+  void keep_points(const VtkArray& points);
+
+  RawTrajectory trajectory_;
+  std::optional<std::string> wanted_types_;
+  WarningCallback warn_;
+  int cell_dim_ = 0;
+  std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
+  std::vector<int64_t> connectivity_, ends_, faces_;
+  std::vector<uint8_t> types_;
+  std::vector<Source> sources_;
+  std::set<std::string> names_;  ///< of all arrays so far
+  VtkArray points_;              ///< of the first frame
+  std::vector<double> moving_;   ///< of all frames, [frames, points, 3], if some frame has others
+};
+
+/// The time of a frame where the file says it: the array TimeValue (or TIME) of one number.
+std::optional<double> time_of(const VtkGrid& grid);
+
+}  // namespace meshgrad

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/atomic_file.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
+
+// Linux transfers at most 2 GiB - 4 KiB a call; smaller pieces also keep a signal's delay short.
+constexpr std::size_t kMaxWriteBytes = std::size_t{1} << 30;
+
+std::string advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free space on that disk (or raise the quota), or write to another directory";
+    case EACCES:
+    case EPERM:
+      return "give yourself write permission to the directory, or write to another one";
+    case EROFS:
+      return "the file system is mounted read-only: write to another directory";
+    case ENOENT:
+      return "create the directory first, or correct the path";
+    case ENOTDIR:
+      return "a part of the path is a file, not a directory: correct the path";
+    case ENAMETOOLONG:
+      return "choose a shorter file name";
+    case EFBIG:
+      return "raise the file size limit (ulimit -f), or write to another file system";
+    default:
+      return "check the disk and the directory, or write to another one";
+  }
+}
+
+std::filesystem::path parent_of(const std::filesystem::path& target) {
+  return target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
+}
+
+/// Replacing a device or a FIFO would break the system, replacing a link would leave its file as it was.
+void check_replaceable(const std::filesystem::path& target) {
+  struct stat status {};
+  if (::lstat(target.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  const bool link = S_ISLNK(status.st_mode);
+  throw data_error(
+      target.string(), "a new name or a regular file to replace",
+      S_ISDIR(status.st_mode) ? "a folder"
+      : link                  ? "a symbolic link"
+                              : "a device, FIFO or socket",
+      link ? "name the file that the link points to, or remove the link" : "choose another file name");
+}
+
+/// Between the name of a target and the number of a temporary, which also begins with a dot.
+constexpr std::string_view kTemporary = ".tmp.";
+
+/// Removes a temporary whose writer was killed; false when a writer holds its lock.
+bool remove_abandoned(const std::string& name) {
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return errno == ENOENT;
+  const bool removed = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(name.c_str()) == 0;
+  ::close(descriptor);
+  return removed;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path target, Temporary kind) : target_(std::move(target)) {
+  check_replaceable(target_);
+  if (kind == Temporary::named || !open_unnamed()) take_name(&AtomicFile::open_named);
+}
+
+/// False where the file system, or a system without /proc, cannot give such a file a name later.
+bool AtomicFile::open_unnamed() {
+  if (::access("/proc/self/fd", X_OK) != 0) return false;
+  do {
+    descriptor_ = ::open(parent_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
+  return descriptor_ >= 0;  // opening a named file tells why a directory takes none at all
+}
+
+bool AtomicFile::open_named(const std::string& name) {
+  // Not mkstemp: its 0600 would override the user's umask.
+  descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0 && errno != EEXIST && errno != EINTR) fail("to open the file", errno);
+  if (descriptor_ < 0) return false;
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  // Another writer may have removed the new file as abandoned before it was locked.
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return true;
+  ::close(std::exchange(descriptor_, -1));
+  return false;
+}
+
+bool AtomicFile::link_unnamed(const std::string& name) {
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
+  if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
+  if (errno != EEXIST && errno != EINTR) fail("to name the file", errno);
+  return false;
+}
+
+void AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&)) {
+  for (int attempt = 0;; ++attempt) {
+    std::string name =
+        (parent_of(target_) / fmt::format(".{}{}{}", target_.filename().string(), kTemporary, attempt))
+            .string();
+    if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) continue;
+    temporary_ = std::move(name);
+    return;
+  }
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  check_internal(descriptor_ >= 0, "AtomicFile::write after commit or after an error");
+  size_ += bytes.size();
+  if (buffer_.size() + bytes.size() > kBufferBytes) flush();
+  if (bytes.size() >= kBufferBytes) {
+    write_through(bytes);
+  } else {
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void AtomicFile::flush() {
+  write_through(buffer_);
+  buffer_.clear();
+}
+
+void AtomicFile::write_through(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ::ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWriteBytes));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("to write the file", written < 0 ? errno : ENOSPC);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void AtomicFile::commit() {
+  check_internal(descriptor_ >= 0, "AtomicFile::commit after commit or after an error");
+  flush();
+  if (::fsync(descriptor_) != 0) fail("to flush the file to the disk", errno);
+  if (temporary_.empty()) take_name(&AtomicFile::link_unnamed);
+  // The copy keeps the lock until the rename; close can report errors of delayed writes (NFS, quotas).
+  const int lock = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  const bool closed = ::close(std::exchange(descriptor_, -1)) == 0;
+  const int close_error = errno;
+  const bool renamed = closed && std::rename(temporary_.c_str(), target_.c_str()) == 0;
+  const int rename_error = errno;
+  if (lock >= 0) ::close(lock);
+  if (!closed) fail("to close the file", close_error);
+  if (!renamed) fail("to rename the file into place", rename_error);
+  temporary_.clear();
+  const int directory = ::open(parent_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return;  // a directory one may write to but not read: the rename itself is done
+  const int error = ::fsync(directory) == 0 ? 0 : errno;
+  ::close(directory);
+  if (error != 0 && error != EINVAL && error != EROFS) fail("to flush the directory to the disk", error);
+}
+
+void AtomicFile::discard() noexcept {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  temporary_.clear();
+  buffer_.clear();
+}
+
+void AtomicFile::fail(std::string_view action, int error) {
+  discard();
+  throw data_error(target_.string(), action, std::generic_category().message(error), advice(error));
+}
+
+void remove_abandoned_files(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") && name.find(kTemporary) != name.npos) remove_abandoned(entry.path().string());
+  }
+}
+
+void write_file_atomically(const std::filesystem::path& target, std::span<const std::byte> content) {
+  AtomicFile file(target);
+  file.write(content);
+  file.commit();
+}
+
+void write_file_atomically(const std::filesystem::path& target, std::string_view content) {
+  write_file_atomically(target, std::as_bytes(std::span(content)));
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/data/host_memory_error.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/part_step.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/task/rollout.h>
+
+#include <fmt/format.h>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The folder that train ran in, from BASE/run.dir/checkpoints/NAME; nothing when the run was moved.
+std::optional<fs::path> training_folder(const Config& config, const fs::path& checkpoint) {
+  const fs::path run = fs::path(config.run.dir).lexically_normal();
+  if (run.is_absolute()) return {};
+  const fs::path actual = fs::absolute(checkpoint).lexically_normal().parent_path().parent_path();
+  fs::path base = actual;
+  for ([[maybe_unused]] const fs::path& part : run) base = base.parent_path();
+  if ((base / run).lexically_normal() != actual) return {};
+  return base;
+}
+
+/// The data set of a run. An evaluation may be started in another folder than the training.
+std::string data_of(const Config& config, const fs::path& checkpoint, const std::string& given) {
+  if (!given.empty()) return given;
+  const fs::path path = config.data.path;
+  if (path.is_absolute()) return path.string();
+  const std::optional<fs::path> folder = training_folder(config, checkpoint);
+  if (folder && path_exists(*folder / path))
+    return (*folder / path).lexically_proximate(fs::current_path()).string();
+  if (path_exists(path)) return path.string();
+  throw data_error(path.string(), "the run's data set, at a path relative to the folder that train ran in",
+                   folder ? "none in " + folder->string() : "none in " + fs::current_path().string(),
+                   "name the packed file with --data");
+}
+
+}  // namespace
+
+struct Predictor::Loaded {
+  Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks);
+
+  Runtime& runtime;
+  Config config;
+  Task task;
+  Model model;
+  Normalizers normalizers;
+  RunState state;
+  std::vector<std::string> warnings;
+  std::unique_ptr<MeshParts> parts;  // null: meshes are whole
+};
+
+Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
+    : runtime(on),
+      config(checkpoint_config(checkpoint)),
+      task(make_task(config, Dataset::open(data_of(config, checkpoint, data_path)))),
+      model(make_model(config.model, task.sizes())),
+      normalizers(task.online_normalizers()) {
+  check_precision(runtime.device(), config.precision);
+  const Dataset& data = task.dataset();
+  if (data_path.empty() && checkpoint_data_fingerprint(checkpoint) != data.fingerprint()) {
+    warnings.push_back(fmt::format(
+        "[{}] has other content than the data that {} was trained on, so its splits may contain that data",
+        data.path().string(), checkpoint.string()));
+  }
+  if (const auto trained = checkpoint_training_data(checkpoint)) {
+    check_training_data(checkpoint.string(), *trained, data, config);
+    const bool dynamics = config.task.name == TaskName::mesh_dynamics;
+    if (dynamics && (trained->dt > 0) != (data.dt() > 0)) {
+      const auto text = [](double dt) {
+        return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");
+      };
+      warnings.push_back(fmt::format("[{}] has {}, and {} was trained on data with {}, so they may differ",
+                                     data.path().string(), text(data.dt()), checkpoint.string(),
+                                     text(trained->dt)));
+    }
+  }
+  model.parameters.allocate(runtime, config.precision, 0);
+  state = load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
+  Ranks alone;
+  if (auto made = make_mesh_parts(runtime, config, ranks != nullptr ? *ranks : alone))
+    parts = std::make_unique<MeshParts>(std::move(*made));
+}
+
+Predictor::Predictor(Runtime& runtime, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
+    : loaded_(std::make_unique<const Loaded>(runtime, checkpoint, data_path, ranks)) {}
+Predictor::~Predictor() = default;
+
+const Config& Predictor::config() const { return loaded_->config; }
+const Dataset& Predictor::dataset() const { return loaded_->task.dataset(); }
+int64_t Predictor::step() const { return loaded_->state.step; }
+const std::vector<std::string>& Predictor::warnings() const { return loaded_->warnings; }
+const Task& Predictor::task() const { return loaded_->task; }
+TrainedModel Predictor::trained() const {
+  return {loaded_->runtime,          loaded_->task,       loaded_->model, loaded_->normalizers,
+          loaded_->config.precision, loaded_->parts.get()};
+}
+
+const MeshDynamics& Predictor::mesh_dynamics() const {
+  if (const auto* task = loaded_->task.as<MeshDynamics>()) return *task;
+  throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time", "\"steady_field\"",
+                     "use meshgrad predict");
+}
+
+const SteadyField& Predictor::steady_field() const {
+  if (const auto* task = loaded_->task.as<SteadyField>()) return *task;
+  throw config_error("task.name", "\"steady_field\": predict is for fields without time", "\"mesh_dynamics\"",
+                     "use meshgrad rollout");
+}
+
+Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
+  const TrainedModel trained = predictor.trained();
+  EvaluateOptions resolved = options;
+  if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
+  if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
+  return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
+                                [&] { return evaluate(trained, resolved); });
+}
+
+FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {
+  return predictor.mesh_dynamics().state_at(trajectory, t);
+}
+
+std::vector<float> predict_next(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t,
+                                const FieldState& state) {
+  return predict_next(predictor.trained(), predictor.mesh_dynamics(), trajectory, t, state);
+}
+
+void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, const RolloutOptions& options,
+              const std::function<void(const RolloutFrame&)>& one_frame) {
+  roll_out(predictor.trained(), predictor.mesh_dynamics(), trajectory, options, one_frame);
+}
+
+std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {
+  return predict_steady(predictor.trained(), predictor.steady_field(), trajectory, t);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predictor: a checkpoint with its data, loaded to predict and to be evaluated.
+#pragma once
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/prediction.h>
+
+#include <filesystem>
+#include <memory>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+class MeshDynamics;
+class Ranks;
+class Runtime;
+class SteadyField;
+class Task;
+struct TrainedModel;
+
+class Predictor {
+ public:
+  /// `data_path` empty: the configuration's, relative to the folder that train ran in where the checkpoint's
+  /// place in run.dir tells it, else to the current folder. Throws DataError or ConfigError when something
+  /// does not fit. The runtime outlives it, and so do `ranks`: with them and a configuration with
+  /// ranks.partition, all ranks predict together: each calls the same functions with the same arguments and
+  /// gets the same results. With ranks.parts_in_turn, it predicts in parts.
+  Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, const std::string& data_path = {},
+            Ranks* ranks = nullptr);
+  ~Predictor();
+  Predictor(const Predictor&) = delete;  // trained() refers to its members
+  Predictor& operator=(const Predictor&) = delete;
+
+  const Config& config() const;
+  const Dataset& dataset() const;
+  /// Of the checkpoint.
+  int64_t step() const;
+  /// What a user should know of the data: that the run's file has other content than in training, or that
+  /// only one of the checkpoint and the data knows dt.
+  const std::vector<std::string>& warnings() const;
+
+  // For the library itself, whose headers of tasks are not installed:
+  const Task& task() const;
+  TrainedModel trained() const;
+  /// Throw ConfigError for a run of another task.
+  const MeshDynamics& mesh_dynamics() const;
+  const SteadyField& steady_field() const;
+
+ private:
+  struct Loaded;
+  std::unique_ptr<const Loaded> loaded_;
+};
+
+/// Errors over a split. Throws ConfigError for an unknown split, and for one without anything to predict.
+Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options);
+
+// task.name = "mesh_dynamics"; others throw ConfigError.
+/// The state at frame t, from the data; t is at least 1 where second changes are predicted.
+FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t);
+/// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state` elsewhere.
+std::vector<float> predict_next(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t,
+                                const FieldState& state);
+/// Feeds predictions back as inputs, from the first frame that has the neighbours it needs. Nodes that are
+/// not predicted take the data's values, or keep their initial ones. A trajectory that is too short has no
+/// frame.
+void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, const RolloutOptions& options,
+              const std::function<void(const RolloutFrame&)>& one_frame);
+
+// task.name = "steady_field"; others throw ConfigError.
+/// Target fields of frame t, [nodes, outputs]: predicted on predicted nodes, the data's elsewhere.
+std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t);
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration of a run: plain structs that mirror the sections of a TOML file. Every key, with its
+// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is generated from it.
+#pragma once
+#include <meshgrad/engine/dtype.h>
+#include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/loss_form.h>
+#include <meshgrad/kernels/step_state.h>
+#include <meshgrad/nn/mesh_graph_net.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+enum class Prediction : uint8_t {
+  change,        ///< x[t+1] - x[t]
+  second_change  ///< x[t+1] - 2 x[t] + x[t-1]
+};
+enum class ModelName : uint8_t { mesh_graph_net };
+enum class ScheduleName : uint8_t { constant, exponential, cosine, step };
+enum class NormalizeMode : uint8_t { dataset, online };
+/// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
+/// data.
+enum class InitNormalizers : uint8_t { keep, refit };
+enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
+enum class RecomputePolicy : uint8_t { inputs, products };
+enum class OffloadTo : uint8_t { none, host, file };
+/// The unit that unrolled training recomputes as a whole.
+enum class SegmentUnit : uint8_t { block, frame, sequence };
+enum class GraphsMode : uint8_t { off, capture };
+enum class RolloutBoundary : uint8_t { data, initial };
+enum class RolloutFormat : uint8_t { vtu };
+/// How the gradients of several ranks are added: as is quickest, or sample by sample in the window's order,
+/// so that the sum does not depend on the number of ranks.
+enum class RankReduction : uint8_t { fast, ordered };
+/// Whether the ranks compute each mesh together, and how it is then cut into parts.
+enum class MeshPartition : uint8_t { none, rcb, metis, file };
+
+struct RunConfig {
+  std::string dir = "runs/default";
+  int64_t seed = 0;
+  std::string device = "auto";  ///< for `resolve_device`
+  int64_t threads = 0;          ///< 0: all that are available
+};
+
+/// When the checksum of a trajectory is verified: at its first use, or at the first of each epoch.
+enum class DataVerify : uint8_t { once, epoch };
+
+/// Which nodes world edges join.
+enum class WorldPairs : uint8_t { all, other_type };
+
+struct DataConfig {
+  std::string path;
+  DataVerify verify = DataVerify::once;
+  std::string train_split = "train";
+  std::string valid_split = "valid";
+  std::vector<std::string> inputs = {"velocity"};
+  std::vector<std::string> targets = {"velocity"};
+  Prediction predict = Prediction::change;
+  std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
+  int64_t history = 1;
+  std::string world_position;  ///< the field that is the current position; empty: meshes do not move
+  double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
+  WorldPairs world_pairs = WorldPairs::all;
+  double world_edges_per_node = 4.0;  ///< most of a mesh, in training
+  int64_t hops = 1;
+  std::vector<double> period;  ///< by axis, 0: not periodic; empty: none is
+  int64_t node_types = 9;
+  std::vector<int64_t> predicted_types = {0, 5};  ///< NORMAL and OUTFLOW
+  std::vector<int64_t> noise_types = {0};
+  std::vector<int64_t> kinematic_types;  ///< their next values are known from the data
+};
+
+enum class TaskName : uint8_t { mesh_dynamics, steady_field };
+
+struct TaskConfig {
+  TaskName name = TaskName::mesh_dynamics;
+};
+
+/// The options of the model that `name` names; train/learn/run/make_model.h makes it.
+struct ModelConfig : MeshGraphNetOptions {
+  ModelName name = ModelName::mesh_graph_net;
+};
+
+/// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
+inline constexpr int64_t kAutoBatch = 0;
+
+/// A number for one of the data's fields.
+struct FieldNumber {
+  std::string field;
+  double value = 0;
+  bool operator==(const FieldNumber&) const = default;
+};
+
+/// How the error of a prediction counts. relative_l2: the squared error of a sample over the square of its
+/// target.
+enum class LossName : uint8_t { mse, huber, l1, relative_l2 };
+
+struct LossConfig {
+  LossName name = LossName::mse;
+  double delta = 1.0;                      ///< of huber, in standard deviations of the target
+  double weight = 1.0;                     ///< of all fields
+  std::vector<FieldNumber> field_weights;  ///< of these fields, of others 1
+  double type_weight = 1.0;                ///< of all node types
+  std::vector<FieldNumber> type_weights;   ///< of these node types, of others 1
+  double sample = 1.0;                     ///< fraction of the predicted nodes; 1: all
+  double change_penalty = 0.0;             ///< 0: none
+};
+
+/// What the best checkpoint has the lowest of, in validation.
+enum class BestBy : uint8_t { loss, rollout };
+
+struct TrainConfig {
+  int64_t steps = 100000;
+  int64_t epochs = 0;  ///< 0: `steps` decides
+  int64_t batch = 2;
+  int64_t accumulate = 1;
+  double noise = 0.02;                   ///< of all fields, or 0 with field_noise
+  std::vector<FieldNumber> field_noise;  ///< of these fields, of others none
+  int64_t noise_warmup_steps = 0;
+  double gamma = 1.0;
+  int64_t validate_every = 1000;  ///< 0: never
+  int64_t validate_samples = 50;  ///< 0: the whole split
+  int64_t validate_rollouts = 0;  ///< 0: none
+  BestBy best = BestBy::loss;
+  int64_t checkpoint_every = 1000;  ///< 0: only at the end
+  int64_t keep_checkpoints = 2;
+  int64_t stop_before_limit = 120;  ///< seconds; 0: off
+  int64_t log_every = 10;
+  double clip_norm = 1.0;  ///< 0: off
+  std::string init;        ///< a checkpoint, or a run's folder; empty: random weights
+  InitNormalizers init_normalizers = InitNormalizers::keep;
+  std::vector<std::string> freeze;  ///< patterns of parameter names
+  double ema = 0;                   ///< 0: off
+  int64_t patience = 0;             ///< validations; 0: off
+  bool free_gradients = false;
+};
+
+struct OptimizerConfig {
+  OptimizerKind name = OptimizerKind::adam;
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+};
+
+struct UnrollConfig {
+  int64_t steps = 1;
+};
+
+/// The rule applies to f16; `max_skips` to every precision.
+struct LossScaleConfig {
+  LossScaleRule rule;
+  int64_t max_skips = 50;
+};
+
+struct ScheduleConfig {
+  ScheduleName name = ScheduleName::exponential;
+  double final_lr = 1e-6;
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  ///< 0: train.steps
+  int64_t step_every = 10000;
+  double step_factor = 0.1;
+  int64_t restart_every = 0;  ///< 0: no restarts
+  double restart_growth = 1;
+};
+
+struct NormalizeConfig {
+  NormalizeMode mode = NormalizeMode::dataset;
+  int64_t warmup_steps = 1000;
+  int64_t max_samples = 1000000;
+};
+
+struct RecomputeConfig {
+  RecomputeMode mode = RecomputeMode::off;
+  int64_t every = 4;
+  int64_t budget = 0;  ///< bytes
+  std::vector<std::string> include = {"processor"};
+  RecomputePolicy policy = RecomputePolicy::inputs;
+  std::vector<std::string> keep;  ///< ops, of SavePolicy::names()
+  OffloadTo offload = OffloadTo::none;
+  std::string offload_dir;  ///< empty: the run directory
+  SegmentUnit segments = SegmentUnit::block;
+  bool check = false;
+};
+
+struct PlanConfig {
+  double target_utilization = 0.9;
+  int64_t min_batch = 1;
+  int64_t max_batch = 4096;
+};
+
+struct EvaluateConfig {
+  std::vector<int64_t> horizons = {1, 10, 50};
+};
+
+struct RolloutConfig {
+  RolloutBoundary boundary = RolloutBoundary::data;
+  int64_t steps = 0;  ///< 0: to the end of the trajectory
+  RolloutFormat format = RolloutFormat::vtu;
+};
+
+struct RanksConfig {
+  int64_t timeout = 300;  ///< seconds
+  RankReduction reduction = RankReduction::fast;
+  MeshPartition partition = MeshPartition::none;
+  std::string partition_file;  ///< of MeshPartition::file
+  int64_t parts_in_turn = 1;
+  bool sum_alone = false;  ///< also one rank sums gradients by the collective of several
+};
+
+struct Config {
+  DType precision = DType::f32;  ///< a top-level key, as is graphs
+  GraphsMode graphs = GraphsMode::off;
+  bool autotune = false;
+  bool tf32 = false;
+  bool wgmma = false;
+  RunConfig run;
+  TaskConfig task;
+  DataConfig data;
+  ModelConfig model;
+  TrainConfig train;
+  LossConfig loss;
+  UnrollConfig unroll;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  LossScaleConfig loss_scale;
+  NormalizeConfig normalize;
+  RecomputeConfig recompute;
+  AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit
+  PlanConfig plan;
+  EvaluateConfig evaluate;
+  RolloutConfig rollout;
+  RanksConfig ranks;
+};
+
+/// Reads TOML from `text`; `name` stands for the file in errors. Absent keys keep their defaults. `overrides`
+/// are "section.key=value" and take precedence; a text value needs no quotes, a list may be "a,b". Throws
+/// ConfigError, which lists every fault as `name:line: [key] needed X, got Y; fix: Z`: unknown keys (with the
+/// nearest known one), wrong types (an integer is converted to a float, nothing else is converted), ranges,
+/// choices, and contradictory keys. Any bytes give a Config or a ConfigError.
+Config parse_config(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
+
+/// `parse_config` of a configuration saved in a checkpoint, perhaps by an earlier version: keys that were
+/// removed since are ignored.
+Config parse_saved_config(const std::string& text, const std::string& name);
+
+/// `parse_config` of a file. Throws ConfigError when it cannot be read.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The resolved configuration as TOML, every key in the order of the table; `parse_config` of it gives
+/// `config` back exactly.
+std::string to_toml(const Config& config);
+
+/// Throws ConfigError unless `config` names a data file, which only training needs.
+void require_data_path(const Config& config);
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

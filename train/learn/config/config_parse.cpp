@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that knows the TOML library.
+#include <fmt/format.h>
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/data/number.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/config/hostile_text.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+#include <toml.hpp>
+
+namespace meshgrad {
+namespace {
+
+constexpr size_t kMostFaults = 50;
+constexpr size_t kLongestExcerpt = 2000;
+constexpr const char* kRemovedPin = "run.pin";
+constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
+
+struct Fault {
+  int64_t line = 0;
+  std::string text;
+};
+
+/// What is wrong with one value; the caller adds where.
+struct Complaint {
+  std::string needed;
+  std::string got;
+  std::string fix;
+};
+
+struct SyntaxError {
+  int64_t line = 0;
+  std::string message;
+  std::string excerpt;  ///< lines of the file with a mark, each after a newline
+};
+
+/// Drops "[error] " and the name of the library's function from a message.
+std::string without_prefix(std::string message) {
+  constexpr std::string_view kMark = "[error] ";
+  if (message.rfind(kMark, 0) == 0) message.erase(0, kMark.size());
+  const size_t colon = message.find(": ");
+  const bool names_function = message.rfind("toml::", 0) == 0 && colon != std::string::npos;
+  constexpr size_t kLongest = 200;
+  return message.substr(names_function ? colon + 2 : 0, kLongest);
+}
+
+/// "[error] toml::parse_key: message\n --> file\n excerpt" taken apart.
+SyntaxError syntax_error_of(int64_t line, const std::string& what) {
+  SyntaxError error;
+  error.line = line;
+  const size_t end = std::min(what.find('\n'), what.size());
+  error.message = without_prefix(what.substr(0, end));
+  const size_t name_line = what.find('\n', end + 1);  // after " --> file"
+  if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
+    error.excerpt = what.substr(name_line);
+  }
+  return error;
+}
+
+/// The value of `text`, or why it has none.
+std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
+  if (auto hostile = find_hostile(text)) return SyntaxError{hostile->line, hostile->message, ""};
+  try {
+    std::istringstream stream(text + "\n");
+    return toml::parse(stream, name);
+  } catch (const toml::exception& error) {
+    const int64_t lines = std::count(text.begin(), text.end(), '\n') + (text.ends_with('\n') ? 0 : 1);
+    return syntax_error_of(std::min<int64_t>(error.location().line(), lines), error.what());
+  } catch (const std::exception& error) {
+    return syntax_error_of(1, error.what());
+  }
+}
+
+std::string shown(const std::string& text) {
+  constexpr size_t kMost = 60;
+  return text.size() <= kMost ? toml_quoted(text) : toml_quoted(text.substr(0, kMost)) + "...";
+}
+
+/// A name for the brackets of a fault: quoted and cut when it is not a plain key.
+std::string brief(const std::string& name) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+  return name.size() <= 60 && name.find_first_not_of(kPlain) == name.npos ? name : shown(name);
+}
+
+/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
+/// is read again.
+double floating(const toml::value& value) {
+  const toml::source_location place = value.location();
+  std::string text = place.column() > 0
+                         ? place.line_str().substr(
+                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
+                         : "";
+  std::erase(text, '_');
+  return parse_number(text).value_or(value.as_floating());
+}
+
+std::string describe(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean:
+      return value.as_boolean() ? "true" : "false";
+    case toml::value_t::integer:
+      return std::to_string(value.as_integer());
+    case toml::value_t::floating:
+      return toml_number(floating(value));
+    case toml::value_t::string:
+      return shown(value.as_string().str);
+    case toml::value_t::array:
+      return fmt::format("a list of {}", value.as_array().size());
+    case toml::value_t::table:
+      return "a table";
+    case toml::value_t::empty:
+      return "nothing";
+    default:
+      return "a date or time";
+  }
+}
+
+/// Puts a TOML value into the member of a key. Nothing is written when there is a complaint.
+struct Assigner {
+  const ConfigKey& key;
+  const toml::value& value;
+  Config& config;
+
+  using Result = std::optional<Complaint>;
+
+  Complaint complain(const std::string& got, const std::string& advice = "") const {
+    const std::string example = fmt::format("{} = {}", full_name(key), toml_literal(key, Config{}));
+    return {describe_type(key), got, advice.empty() ? "for example " + example : advice};
+  }
+  Complaint mismatch() const { return complain(describe(value)); }
+
+  Result operator()(const BoolKey& type) const {
+    if (!value.is_boolean()) return mismatch();
+    type.member(config) = value.as_boolean();
+    return std::nullopt;
+  }
+  Result operator()(const IntegerKey& type) const {
+    if (!type.word.empty() && value.is_string() && value.as_string().str == type.word) {
+      type.member(config) = 0;
+      return std::nullopt;
+    }
+    if (!value.is_integer() || !in_range(value.as_integer(), type)) return mismatch();
+    type.member(config) = value.as_integer();
+    return std::nullopt;
+  }
+  Result operator()(const FloatKey& type) const {
+    const std::optional<double> number = number_in_range(value, type);
+    if (!number) return mismatch();
+    type.member(config) = *number;
+    return std::nullopt;
+  }
+  Result operator()(const FieldNumbersKey& type) const {
+    std::vector<FieldNumber> numbers;
+    if (!value.is_table()) {
+      if (Result complaint = (*this)(FloatKey{type.all, type.minimum, type.maximum})) return complaint;
+    } else {
+      for (const auto& [field, element] : value.as_table()) {
+        const std::optional<double> number = number_in_range(element, type);
+        if (!number) return complain(fmt::format("{} of {}", describe(element), shown(field)));
+        if (Result complaint = check_text(field)) return complaint;
+        numbers.push_back({field, *number});
+      }
+      if (numbers.empty()) return complain("an empty table");
+      type.all(config) = type.others;
+    }
+    std::ranges::sort(numbers, {}, &FieldNumber::field);
+    type.fields(config) = std::move(numbers);
+    return std::nullopt;
+  }
+  Result operator()(const TextKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::string& text = value.as_string().str;
+    if (Result complaint = check_text(text)) return complaint;
+    if (type.required && text.empty()) return mismatch();
+    if (type.accepts != nullptr && !type.accepts(text)) return mismatch();
+    type.member(config) = text;
+    return std::nullopt;
+  }
+  Result operator()(const TextListKey& type) const {
+    if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
+    std::vector<std::string> texts;
+    for (const toml::value& element : value.as_array()) {
+      if (!element.is_string()) return complain(describe(element) + " in the list");
+      const std::string& text = element.as_string().str;
+      if (Result complaint = check_text(text)) return complaint;
+      if (text.empty()) return complain("an empty name");
+      if (type.names != nullptr) {
+        const std::vector<std::string> names(type.names().begin(), type.names().end());
+        if (std::find(names.begin(), names.end(), text) == names.end())
+          return complain(describe(element) + " in the list", did_you_mean(text, names));
+      }
+      texts.push_back(text);
+    }
+    if (std::set(texts.begin(), texts.end()).size() != texts.size()) return complain("a name twice");
+    type.member(config) = std::move(texts);
+    return std::nullopt;
+  }
+  Result operator()(const IntegerListKey& type) const {
+    if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
+    std::vector<int64_t> numbers;
+    for (const toml::value& element : value.as_array()) {
+      if (!element.is_integer() || !in_range(element.as_integer(), type)) {
+        return complain(describe(element) + " in the list");
+      }
+      numbers.push_back(element.as_integer());
+    }
+    if (std::set(numbers.begin(), numbers.end()).size() != numbers.size()) return complain("a number twice");
+    type.member(config) = std::move(numbers);
+    return std::nullopt;
+  }
+  Result operator()(const FloatListKey& type) const {
+    if (!value.is_array() || value.as_array().size() > type.most) return mismatch();
+    std::vector<double> numbers;
+    for (const toml::value& element : value.as_array()) {
+      const std::optional<double> number = number_in_range(element, type);
+      if (!number) return complain(describe(element) + " in the list");
+      numbers.push_back(*number);
+    }
+    type.member(config) = std::move(numbers);
+    return std::nullopt;
+  }
+  Result operator()(const SizeKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::optional<int64_t> bytes = parse_size(value.as_string().str);
+    if (!bytes) return complain(describe(value), fmt::format("for example {} = \"8GiB\"", full_name(key)));
+    type.member(config) = *bytes;
+    return std::nullopt;
+  }
+  Result operator()(const ChoiceKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::string& text = value.as_string().str;
+    std::vector<std::string> names;
+    for (const Choice& choice : type.choices) {
+      if (choice.name == text) {
+        type.set(config, choice.value);
+        return std::nullopt;
+      }
+      names.emplace_back(choice.name);
+    }
+    return complain(describe(value), did_you_mean(text, names));
+  }
+
+ private:
+  static std::string did_you_mean(const std::string& text, const std::vector<std::string>& names) {
+    const std::string nearest = nearest_name(text, names);
+    return nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest);
+  }
+  template <class T, class Key>
+  static bool in_range(T number, const Key& type) {
+    return number >= type.minimum && number <= type.maximum;
+  }
+  /// Nothing for other values; a NaN is in no range.
+  template <class Key>
+  static std::optional<double> number_in_range(const toml::value& value, const Key& type) {
+    if (!value.is_floating() && !value.is_integer()) return std::nullopt;
+    const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
+    return in_range(number, type) ? std::optional(number) : std::nullopt;
+  }
+  Result check_text(const std::string& text) const {
+    if (text.size() > kLongestText) return complain(fmt::format("{} bytes", text.size()));
+    const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+    if (std::any_of(text.begin(), text.end(), is_control)) {
+      return complain(shown(text), "remove the control characters");
+    }
+    return std::nullopt;
+  }
+};
+
+/// Gathers values and faults from the text, then from the overrides.
+class Reader {
+ public:
+  Reader(std::string name, bool saved) : name_(std::move(name)), saved_(saved) {}
+
+  void read(const std::string& text) {
+    const auto parsed = parse_toml(text, name_);
+    if (const auto* error = std::get_if<SyntaxError>(&parsed)) {
+      const std::string fault = config_error("syntax", "TOML", error->message, "fix this line").what();
+      add(error->line, place(error->line), fault + error->excerpt);
+      return;
+    }
+    for (const auto& [name, value] : std::get<toml::value>(parsed).as_table()) {
+      const int64_t line = value.location().line();
+      if (is_section(name)) {
+        read_section(name, value);
+      } else if (const ConfigKey* key = find_key(name)) {
+        assign(*key, value, line, place(line));
+      } else if (value.is_table()) {
+        const auto fault =
+            config_error(brief(name), "a known section", "an unknown one", advice_for_section(name));
+        add(line, place(line), fault.what());
+      } else {
+        unknown_key("", name, line, place(line));
+      }
+    }
+  }
+
+  void override_with(const std::string& setting) {
+    const int64_t order = kAfterFile + ++overrides_;
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    const std::string where = "--set " + shown(setting);
+    if (equals == std::string::npos || equals == 0) {
+      add(order, where,
+          config_error("--set", "section.key=value", shown(setting), "for example --set train.batch=4")
+              .what());
+      return;
+    }
+    const ConfigKey* key = find_key(name);
+    if (key == nullptr) {
+      const size_t dot = name.find('.');
+      const bool has_section = dot != std::string::npos;
+      unknown_key(has_section ? name.substr(0, dot) : "", has_section ? name.substr(dot + 1) : name, order,
+                  where);
+      return;
+    }
+    const std::string typed = setting.substr(equals + 1);
+    const auto parsed = parse_toml("value = " + literal_for(*key, typed), "--set");
+    const auto* table = std::get_if<toml::value>(&parsed);
+    if (table == nullptr || table->as_table().size() != 1) {
+      const std::string example = fmt::format("for example --set {}={}", name, toml_literal(*key, Config{}));
+      add(order, where,
+          config_error(name, describe_type(*key), typed.empty() ? "nothing" : shown(typed), example).what());
+      return;
+    }
+    assign(*key, table->as_table().at("value"), order, where);
+  }
+
+  Config finish() {
+    // A steady field has no error of a former prediction to correct: noise is off unless it is asked for.
+    if (config_.task.name == TaskName::steady_field && origins_.count("train.noise") == 0)
+      config_.train.noise = 0.0;
+    for (const Contradiction& found : contradictions(config_)) {
+      const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
+      if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;
+      const auto origin = std::find_if(found.keys.begin(), found.keys.end(),
+                                       [&](const std::string& key) { return origins_.count(key) != 0; });
+      const Origin where = origin == found.keys.end() ? Origin{0, name_} : origins_.at(*origin);
+      add(where.order, where.place,
+          config_error(found.keys.front(), found.needed, found.got, found.fix).what());
+    }
+    if (faults_.empty()) return std::move(config_);
+    std::stable_sort(faults_.begin(), faults_.end(),
+                     [](const Fault& a, const Fault& b) { return a.line < b.line; });
+    if (faults_.size() == 1) throw ConfigError(faults_.front().text);
+    std::string text = fmt::format("{}: {} faults", name_, faults_.size());
+    const size_t listed = std::min(faults_.size(), kMostFaults);
+    for (size_t i = 0; i < listed; ++i) text += "\n  " + faults_[i].text;
+    if (listed < faults_.size()) text += fmt::format("\n  and {} more", faults_.size() - listed);
+    throw ConfigError(text);
+  }
+
+ private:
+  struct Origin {
+    int64_t order = 0;
+    std::string place;
+  };
+
+  std::string place(int64_t line) const { return fmt::format("{}:{}", name_, line); }
+
+  void add(int64_t order, const std::string& where, const std::string& text) {
+    faults_.push_back({order, where + ": " + text});
+  }
+
+  void read_section(const std::string& section, const toml::value& table) {
+    if (!table.is_table()) {
+      const int64_t line = table.location().line();
+      const auto fault = config_error(section, fmt::format("a section [{}]", section), describe(table),
+                                      fmt::format("write its keys below a line [{}]", section));
+      add(line, place(line), fault.what());
+      return;
+    }
+    for (const auto& [name, value] : table.as_table()) {
+      const int64_t line = value.location().line();
+      if (const ConfigKey* key = find_key(section + "." + name)) {
+        assign(*key, value, line, place(line));
+      } else if (section + "." + name == kRemovedPin) {
+        // Files of earlier versions name every key; the value that had no effect is no reason to refuse them.
+        if (saved_ || (value.is_boolean() && !value.as_boolean())) continue;
+        add(line, place(line),
+            config_error(kRemovedPin, "no key of this name, as it was removed", describe(value),
+                         "leave it out; to pin threads, start meshgrad under taskset or numactl")
+                .what());
+      } else {
+        unknown_key(section, name, line, place(line));
+      }
+    }
+  }
+
+  void assign(const ConfigKey& key, const toml::value& value, int64_t order, const std::string& where) {
+    const std::string name = full_name(key);
+    if (const auto complaint = std::visit(Assigner{key, value, config_}, key.type)) {
+      add(order, where, config_error(name, complaint->needed, complaint->got, complaint->fix).what());
+      faulty_.insert(name);
+    } else {
+      origins_[name] = {order, where};
+    }
+  }
+
+  void unknown_key(const std::string& section, const std::string& name, int64_t order,
+                   const std::string& where) {
+    const std::string full = section.empty() ? name : section + "." + name;
+    add(order, where,
+        config_error(brief(full), "a known key", "an unknown one", advice_for_key(section, name)).what());
+  }
+
+  /// The value of an override, the text after its '=', as a TOML literal: text and lists need no quotes.
+  static std::string literal_for(const ConfigKey& key, const std::string& typed) {
+    const char first = typed.empty() ? '\0' : typed.front();
+    const bool quoted = first == '"' || first == '\'' || first == '[';
+    if (quoted) return typed;
+    if (std::holds_alternative<IntegerListKey>(key.type) || std::holds_alternative<FloatListKey>(key.type))
+      return "[" + typed + "]";
+    if (std::holds_alternative<TextListKey>(key.type)) {
+      std::string list = "[";
+      std::istringstream names(typed);
+      for (std::string name; std::getline(names, name, ',');) list += toml_quoted(name) + ",";
+      return list + "]";
+    }
+    if (std::holds_alternative<FieldNumbersKey>(key.type) && first != '{' && typed.find('=') != typed.npos)
+      return "{" + typed + "}";
+    const auto* integer = std::get_if<IntegerKey>(&key.type);
+    if (integer != nullptr && !typed.empty() && typed == integer->word) return toml_quoted(typed);
+    const bool text = std::holds_alternative<TextKey>(key.type) ||
+                      std::holds_alternative<SizeKey>(key.type) ||
+                      std::holds_alternative<ChoiceKey>(key.type);
+    return text ? toml_quoted(typed) : typed;
+  }
+
+  std::string name_;
+  bool saved_;  // text of a checkpoint
+  Config config_;
+  std::vector<Fault> faults_;
+  std::map<std::string, Origin> origins_;  // keys that were set, and where
+  std::set<std::string> faulty_;
+  int64_t overrides_ = 0;
+};
+
+}  // namespace
+
+Config parse_saved_config(const std::string& text, const std::string& name) {
+  Reader reader(name, true);
+  reader.read(text);
+  return reader.finish();
+}
+
+Config parse_config(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
+  Reader reader(name, false);
+  reader.read(text);
+  for (const std::string& setting : overrides) reader.override_with(setting);
+  return reader.finish();
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of configuration keys. The parser, `config default|schema|effective`, --help and
+// docs/config.md are all made from it; a new key is a member in config.h and one row in config_table.cpp.
+#pragma once
+#include <meshgrad/train/learn/config/config.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace meshgrad {
+
+/// How a key reaches its member of Config.
+template <class T>
+using MemberOf = T& (*)(Config&);
+
+struct BoolKey {
+  MemberOf<bool> member;
+};
+struct IntegerKey {
+  MemberOf<int64_t> member;
+  int64_t minimum;
+  int64_t maximum;
+  std::string_view word = {};  ///< stands for 0, which then is below the minimum
+};
+/// A finite number; both ends are allowed.
+struct FloatKey {
+  MemberOf<double> member;
+  double minimum;
+  double maximum;
+};
+/// A number, or a table of fields with one each: then `all` is `others`, which fields that are not named
+/// have.
+struct FieldNumbersKey {
+  MemberOf<double> all;
+  MemberOf<std::vector<FieldNumber>> fields;  ///< in the order of their names
+  double minimum;
+  double maximum;
+  double others = 0.0;
+  std::string_view named = "fields";  ///< what the table's names are
+};
+/// Text of at most kLongestText bytes without control characters.
+struct TextKey {
+  MemberOf<std::string> member;
+  bool required = false;                        ///< not empty
+  std::string_view form = "text";               ///< the accepted values, in words
+  bool (*accepts)(std::string_view) = nullptr;  ///< null: any text
+};
+inline constexpr size_t kLongestText = 4096;
+struct TextListKey {
+  MemberOf<std::vector<std::string>> member;               ///< none empty, none twice
+  size_t least = 1;                                        ///< the fewest elements
+  std::span<const std::string_view> (*names)() = nullptr;  ///< the only ones that may be listed; null: any
+};
+struct IntegerListKey {
+  MemberOf<std::vector<int64_t>> member;  ///< none twice
+  int64_t minimum;
+  int64_t maximum;
+  size_t least = 0;  ///< the fewest elements
+};
+struct FloatListKey {
+  MemberOf<std::vector<double>> member;
+  double minimum;
+  double maximum;
+  size_t most;  ///< elements
+};
+/// A number of bytes, written as text with a unit.
+struct SizeKey {
+  MemberOf<int64_t> member;
+};
+/// One spelling of an enumerator.
+struct Choice {
+  std::string_view name;
+  int value;
+};
+struct ChoiceKey {
+  std::span<const Choice> choices;
+  int (*get)(const Config&);
+  void (*set)(Config&, int);
+};
+
+using KeyType = std::variant<BoolKey, IntegerKey, FloatKey, FieldNumbersKey, TextKey, TextListKey,
+                             IntegerListKey, FloatListKey, SizeKey, ChoiceKey>;
+
+struct ConfigKey {
+  std::string_view section;  ///< empty for a top-level key
+  std::string_view name;
+  KeyType type;
+  std::string_view unit;  ///< may be empty
+  std::string_view help;  ///< one sentence without a full stop
+  bool fixed = false;     ///< results depend on it, or the checkpoint's form: a resumed run may not change it
+};
+
+struct ConfigSection {
+  std::string_view name;
+  std::string_view help;
+};
+
+/// All keys; those of one section lie together, top-level keys first.
+std::span<const ConfigKey> config_keys();
+
+/// All sections in the order of the table, the top level not among them.
+std::span<const ConfigSection> config_sections();
+
+/// "train.lr", or "precision" at the top level.
+std::string full_name(const ConfigKey& key);
+
+/// The key of that full name, or null.
+const ConfigKey* find_key(std::string_view full_name);
+
+/// The full name of the first fixed key in which two configurations of a run differ; empty when there is
+/// none.
+std::string changed_fixed_key(const Config& saved, const Config& config);
+
+/// Size in bytes above which a configuration is refused.
+inline constexpr size_t kLargestConfigFile = 64 * 1024;
+
+/// What the key accepts, in words: "an integer from 1 to 64".
+std::string describe_type(const ConfigKey& key);
+
+/// The key's value in `config` as a TOML literal.
+std::string toml_literal(const ConfigKey& key, const Config& config);
+
+/// `value` as a TOML float, which has a point or an exponent.
+std::string toml_number(double value);
+
+/// `text` as a TOML basic string with its quotes.
+std::string toml_quoted(std::string_view text);
+
+/// Advice for an unknown key or section: names the closest known one.
+std::string advice_for_key(const std::string& section, const std::string& name);
+std::string advice_for_section(const std::string& name);
+bool is_section(const std::string& name);
+
+/// Keys whose values are in range but contradict each other.
+struct Contradiction {
+  std::vector<std::string> keys;  ///< full names; the error names the first
+  std::string needed;
+  std::string got;
+  std::string fix;
+};
+std::vector<Contradiction> contradictions(const Config& config);
+/// For a configuration that a program made: `config`, or throws ConfigError with the first of them.
+const Config& check_config(const Config& config);
+/// Those of data.value_targets.
+void add_value_contradictions(const Config& config, std::vector<Contradiction>& found);
+
+enum class TomlComments : uint8_t { off, on };
+
+/// `config` as TOML, with what each key means and accepts if `comments` is on.
+std::string to_toml(const Config& config, TomlComments comments);
+
+/// A JSON Schema (draft 4) of the file, for editors.
+std::string config_schema();
+
+/// A line for each key: its full name, its default and what it means.
+std::string config_summary();
+
+/// docs/config.md.
+std::string config_markdown();
+
+}  // namespace meshgrad

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/task/displacements.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+int64_t usable_bytes(const MemoryRoom& room, const Config& config) {
+  return static_cast<int64_t>(config.plan.target_utilization *
+                              static_cast<double>(room.total - room.context));
+}
+
+Config with_batch(Config config, int64_t batch) {
+  config.train.batch = batch;
+  return config;
+}
+
+/// recompute.mode = "auto" asks how much memory there is.
+Config within(const MemoryRoom& room, Config config) {
+  config.memory.memory_limit = room.total - room.context;
+  return config;
+}
+
+bool has_16_bits(const Config& config) {
+  return config.precision == DType::f16 || config.precision == DType::bf16;
+}
+
+/// What has to fit: what is mapped. recompute.mode = "auto" fills what it may with what is handed out.
+int64_t needed(const Config& config, const StepMemory& step) {
+  return config.recompute.mode == RecomputeMode::automatic ? step.live : step.reserved;
+}
+
+/// The largest batch up to `most` that fits; 0: none.
+template <class Fits>
+int64_t largest_batch_that(int64_t most, Fits&& fits) {
+  if (!fits(1)) return 0;
+  int64_t low = 1, high = 2;
+  for (; high <= most && fits(high); high *= 2) low = high;
+  high = std::min(high, most + 1);
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+/// What a user can do about a step's memory without a smaller model: two switches, four combinations.
+Config with_choice(Config config, bool recompute, bool narrow) {
+  const bool chosen =
+      config.recompute.mode != RecomputeMode::off && config.recompute.mode != RecomputeMode::automatic;
+  if (!chosen) config.recompute.mode = RecomputeMode::block;
+  if (!recompute) {
+    config.recompute.mode = RecomputeMode::off;
+    config.model.keep_hidden = true;
+  }
+  if (narrow != has_16_bits(config)) config.precision = narrow ? DType::bf16 : DType::f32;
+  return config;
+}
+
+std::string settings_of(const Config& config) {
+  std::string text;
+  for (const char* key : {"precision", "recompute.mode", "model.keep_hidden"}) {
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, toml_literal(*find_key(key), config));
+  }
+  return text;
+}
+
+std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& config) {
+  try {
+    return probe.measure(config);
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
+}
+
+/// What a measured step takes more than was predicted.
+int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
+  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
+}
+
+/// See MemoryPlan::world_edges_per_node.
+double world_edges_in_time(const Task& task, bool has_data) {
+  const MeshInputs& inputs = task.inputs();
+  if (!inputs.has_world_edges()) return 0.0;
+  const double room = inputs.config().world_edges_per_node;
+  if (!has_data) return room;
+  const std::vector<double> counts =
+      world_edges_per_node(task.dataset(), inputs.world_position()->field, inputs.world_options());
+  double sum = 0.0;
+  for (const double count : counts) sum += std::min(count, room);
+  return counts.empty() ? room : sum / static_cast<double>(counts.size());
+}
+
+/// The time of a step on a GPU; of the edge updates, which dominate it, the messages say whether they are
+/// fused.
+std::optional<StepTime> time_of(const StepProbe& probe, const Config& config, const StepMemory& step,
+                                const MemoryPlan& plan) {
+  if (plan.peaks.empty()) return std::nullopt;
+  const bool falls_back =
+      std::any_of(step.messages.begin(), step.messages.end(),
+                  [](const std::string& text) { return text.starts_with("edge update"); });
+  const bool fused = has_16_bits(config) && config.model.path == ComputePath::fused && !falls_back;
+  const Task task = make_task(config, probe.dataset());
+  return modelled_time(work_of_step(config, task.sizes(), plan.timed, fused), device_peaks(plan.peaks),
+                       config.precision, config.tf32);
+}
+
+void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
+  constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
+  for (int i = 0; i < 4; ++i) {
+    const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2);
+    MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
+    try {
+      choice.predicted = probe.predict(chosen);
+    } catch (const ConfigError&) {  // no choice keeps within recompute.budget
+      choice.possible = false;
+      plan.choices.push_back(std::move(choice));
+      continue;
+    }
+    choice.time = time_of(probe, chosen, choice.predicted, plan);
+    int64_t correction = 0;
+    if (plan.mode == PlanMode::measured) {
+      choice.measured = measured_step(probe, chosen);
+      if (choice.measured) correction = correction_of(probe, chosen, *choice.measured);
+    }
+    choice.batch_size = memory_budget(probe, chosen, plan.room, correction).batch_size;
+    choice.fits = choice.predicted.reserved + correction <= plan.usable &&
+                  (choice.measured || plan.mode == PlanMode::predicted);
+    if (choice.fits && plan.recommended < 0) plan.recommended = i;
+    plan.choices.push_back(std::move(choice));
+  }
+}
+
+/// Powers of two that the data has frames for, and what the configuration says.
+std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
+  const Task task = make_task(config, dataset).for_validation();
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
+    most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
+  }
+  std::vector<int64_t> steps{config.unroll.steps};
+  if (task.least_frames() == 1) return steps;  // no time, nothing to unroll
+  for (const int64_t power : {1, 2, 4, 8}) {
+    if (power <= most && power != config.unroll.steps) steps.push_back(power);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Batches: powers of two until two in a row do not fit, and the largest that does.
+void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, int64_t correction) {
+  std::vector<int64_t> batches;
+  for (int64_t batch = 1; batch <= plan.budget.max_batch; batch *= 2) {
+    batches.push_back(batch);
+    if (batch > 2 * plan.budget.batch_size) break;
+  }
+  batches.push_back(plan.batch);
+  if (plan.budget.batch_size > 0) batches.push_back(plan.budget.batch_size);
+  std::sort(batches.begin(), batches.end());
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  const std::vector<int64_t> all_steps = steps_of_grid(probe.dataset(), config);
+  for (const int64_t batch : batches) {
+    Config cell = with_batch(config, batch);
+    for (const int64_t steps : all_steps) {
+      cell.unroll.steps = steps;
+      try {
+        const StepMemory step = probe.predict(cell);
+        plan.grid.push_back({.batch = batch,
+                             .steps = steps,
+                             .bytes = step.reserved + correction,
+                             .fits = needed(config, step) + correction <= plan.usable});
+      } catch (const ConfigError&) {
+        break;  // no choice keeps within recompute.budget
+      }
+    }
+  }
+}
+
+/// As many frames as the grid of a plan and unrolled steps can ask for.
+constexpr int64_t kPlannedFrames = 64;
+
+Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vector<std::string>& notes) {
+  constexpr int64_t kMost = INT32_MAX - 1;
+  if (mesh.nodes < 1 || mesh.nodes > kMost || mesh.edges < 1 || mesh.edges > kMost || mesh.dim < 2 ||
+      mesh.dim > 3) {
+    throw invalid_argument("mesh to plan for", "1 to 2^31 - 2 nodes and edges in 2 or 3 dimensions",
+                           fmt::format("{} nodes and {} edges in {}", mesh.nodes, mesh.edges, mesh.dim),
+                           "give the sizes of your largest mesh");
+  }
+  std::vector<FieldInfo> fields;
+  std::string text;
+  const std::string& world = config.data.world_position;
+  const std::vector<std::string> positions(world.empty() ? 0 : 1, world);
+  for (const std::vector<std::string>* names : {&config.data.targets, &config.data.inputs, &positions}) {
+    for (const std::string& name : *names) {
+      const auto same = [&](const FieldInfo& field) { return field.name == name; };
+      if (std::any_of(fields.begin(), fields.end(), same)) continue;
+      const auto given = mesh.fields.find(name);
+      fields.push_back({.name = name, .components = given == mesh.fields.end() ? mesh.dim : given->second});
+      text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
+    }
+  }
+  notes.push_back(
+      fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
+                  "fields on nodes [components]: {}",
+                  mesh.nodes, mesh.edges, mesh.dim, text));
+  if (edge_options(config.data) != MeshEdgeOptions{})
+    notes.emplace_back("edges are taken to be those that data.hops and data.period make");
+  const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + config.data.history + 1);
+  return Dataset::of_sizes(mesh.nodes, mesh.edges, mesh.dim, std::move(fields), frames,
+                           config.data.train_split);
+}
+
+}  // namespace
+
+Device planned_device(const Config& config, PlanMode mode) {
+  const std::string& word = config.run.device;
+  constexpr std::string_view kCuda = "cuda";
+  if (mode == PlanMode::predicted && word.starts_with(kCuda) && cuda_devices().empty())
+    return {DeviceKind::cuda, 0};
+  return resolve_device_for(word, config.precision);
+}
+
+MemoryRoom memory_room(const Config& config, Device device, int64_t device_memory) {
+  const int64_t limit = config.memory.memory_limit;
+  MemoryRoom room{.total = device_memory};
+  if (device_memory == 0 && device.kind == DeviceKind::cpu) {
+    room.total = available_memory();
+  } else if (device_memory == 0 && !cuda_devices().empty()) {
+    const gpu::DeviceMemory memory = gpu::memory(device.index);
+    room = {.total = memory.total, .context = memory.total - memory.free};
+  } else if (device_memory == 0 && limit == 0) {
+    throw config_error("plan", "the memory of the device to plan for", "none, and no such device here",
+                       "give --device-memory, for example --device-memory 80GiB, or set memory.limit");
+  }
+  if (limit > 0 && (room.total == 0 || limit < room.total - room.context)) room = {.total = limit};
+  return room;
+}
+
+MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const MemoryRoom& room,
+                           int64_t correction) {
+  const int64_t usable = usable_bytes(room, config);
+  const auto peak = [&](int64_t batch) {
+    try {
+      return needed(config, probe.predict(with_batch(config, batch))) + correction;
+    } catch (const ConfigError&) {
+      return usable + 1;  // no choice keeps within recompute.budget
+    }
+  };
+  const StepMemory one = probe.predict(with_batch(config, 1));
+  MemoryBudget budget{.total = room.total,
+                      .context = room.context,
+                      .parameters = one.of(Tag::parameters),
+                      .optimizer = one.of(Tag::optimizer),
+                      .gradients = one.of(Tag::gradients)};
+  budget.max_batch = std::min(config.plan.max_batch, probe.most_samples(config) - 1);
+  budget.available = usable - budget.fixed();
+  budget.batch_size =
+      largest_batch_that(budget.max_batch, [&](int64_t batch) { return peak(batch) <= usable; });
+  const int64_t at = std::max<int64_t>(1, budget.batch_size);
+  const int64_t first = peak(1), last = peak(at);
+  const auto draw_line = [&](int64_t per_graph, int64_t through) {
+    budget.per_graph = std::max<int64_t>(1, per_graph);
+    budget.activation = (through == 1 ? first : last) - budget.fixed() - through * budget.per_graph;
+  };
+  if (at > 1) draw_line((last - first + at - 2) / (at - 1), 1);
+  // Memory is not quite linear: where that line leads elsewhere, the one to the batch that does not fit.
+  if (at == 1 || budget.fitting() != budget.batch_size) draw_line(peak(at + 1) - last, at);
+  return budget;
+}
+
+int64_t MemoryBudget::fitting() const {
+  return std::clamp<int64_t>((available - activation) / per_graph, 0, max_batch);
+}
+
+std::string MemoryChange::line() const {
+  return fmt::format("{}: saves {:.1f} MiB of {:.1f}", text, mebibytes(before - after), mebibytes(before));
+}
+
+std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& config) {
+  std::vector<MemoryChange> changes;
+  Config now = config;
+  int64_t bytes = probe.predict(now).live;
+  const auto offer = [&](std::string text, const Config& next) {
+    const int64_t after = probe.predict(next).live;
+    if (after >= bytes) return;
+    changes.push_back({std::move(text), bytes, after});
+    now = next;
+    bytes = after;
+  };
+  Config next = now;
+  next.model.path = ComputePath::fused;
+  offer("set model.path = \"fused\", which saves a fraction of the activations", next);
+  next = now;
+  next.model.keep_hidden = false;
+  offer(
+      "set model.keep_hidden = false: hidden activations are recomputed; same results, safe to change when "
+      "resuming",
+      next);
+  next = now;
+  next.recompute.mode = RecomputeMode::block;
+  offer(
+      "set recompute.mode = \"block\": blocks are recomputed in the backward pass; same results, safe to "
+      "change when resuming",
+      next);
+  if (now.unroll.steps > 1) {
+    next = now;
+    next.recompute.segments = SegmentUnit::frame;
+    offer(
+        "set recompute.segments = \"frame\": each frame of a sample is recomputed; same results, safe to "
+        "change when resuming",
+        next);
+  }
+  next = now;
+  next.graphs = GraphsMode::off;
+  offer("set graphs = \"off\": no memory is held for other batch sizes", next);
+  if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
+    const bool on_gpu = probe.device().kind == DeviceKind::cuda;
+    next = now;
+    next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
+    offer(on_gpu
+              ? "set recompute.offload = \"host\": tensors saved for recomputation are offloaded to host "
+                "memory; same results, safe to change when resuming"
+              : "set recompute.offload = \"file\": tensors saved for recomputation are offloaded to a file "
+                "in recompute.offload_dir; same results, safe to change when resuming",
+          next);
+  }
+  if (now.train.batch > 1) {
+    next = with_batch(now, (now.train.batch + 1) / 2);
+    const bool even = now.train.batch % 2 == 0;
+    offer(
+        even ? fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients "
+                           "from smaller batches",
+                           now.train.batch / 2, now.train.accumulate * 2)
+             : fmt::format("in a new run, set train.batch = {} and raise train.accumulate", next.train.batch),
+        next);
+  }
+  if (!has_16_bits(now)) {
+    next = now;
+    next.precision = DType::bf16;
+    offer("in a new run, set precision = \"bf16\": activations in 16 bits", next);
+  }
+  if (now.model.blocks > 1) {
+    next = now;
+    next.model.blocks = now.model.blocks / 2;
+    offer(fmt::format("in a new run, lower model.width or model.blocks, for example model.blocks = {}",
+                      next.model.blocks),
+          next);
+  }
+  return changes;
+}
+
+MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
+  if (!options.mesh) require_data_path(asked);
+  if (options.mesh && options.mode == PlanMode::measured) {
+    throw invalid_argument("plan", "data for a measured plan", "the sizes of a mesh",
+                           "plan with --mode static, or without --nodes and --edges");
+  }
+  MemoryPlan plan{.device = planned_device(asked, options.mode), .mode = options.mode};
+  if (plan.device.kind == DeviceKind::cuda) plan.peaks = device_peaks(options.peaks).name;
+  check_precision(plan.device, asked.precision);
+  plan.room = memory_room(asked, plan.device, options.device_memory);
+  const Config config = within(plan.room, asked);
+  const Dataset dataset = options.mesh
+                              ? planned_dataset(config, *options.mesh, plan.notes)
+                              : Dataset::open(config.data.path).with_edges(edge_options(config.data));
+  const Task task = make_task(config, dataset);  // refuses fields that do not fit
+  const StepProbe probe(dataset, plan.device);
+  plan.usable = usable_bytes(plan.room, config);
+  plan.budget = memory_budget(probe, config, plan.room);
+  const bool chosen = config.train.batch != kAutoBatch;
+  plan.batch = chosen ? config.train.batch : std::max(config.plan.min_batch, plan.budget.batch_size);
+  const Config step = with_batch(config, plan.batch);
+  plan.step = probe.predict(step);
+  plan.predicted = plan.step;
+  plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, !options.mesh);
+  if (plan.world_edges_per_node > 0.0 && !options.mesh)
+    plan.notes.push_back(
+        fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
+                    plan.world_edges_per_node));
+  plan.timed = largest_batch(step, dataset);
+  plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
+  plan.time = time_of(probe, step, plan.step, plan);
+  int64_t correction = 0;
+  if (plan.mode == PlanMode::measured) {
+    plan.step = probe.measure(step);
+    correction = correction_of(probe, step, plan.step);
+    plan.budget = memory_budget(probe, config, plan.room, correction);
+  }
+  plan.budget.mode = plan.mode;
+  plan.fits = needed(config, plan.step) <= plan.usable;
+  add_choices(plan, probe, config);
+  add_grid(plan, probe, config, correction);
+  plan.changes = memory_ladder(probe, step);
+  return plan;
+}
+
+Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
+                     std::string& note) {
+  if (config.train.batch != kAutoBatch) return config;
+  if (!resumed.empty()) {
+    config.train.batch = checkpoint_config(resumed).train.batch;
+    return config;
+  }
+  check_precision(runtime.device(), config.precision);
+  const Dataset dataset = Dataset::open(config.data.path).with_edges(edge_options(config.data));
+  const StepProbe probe(dataset, runtime.device());
+  Config here = config;
+  here.memory = runtime.allocator().options();
+  here.run.threads = runtime.threads().threads();
+  const MemoryRoom room = memory_room(here, runtime.device());
+  const MemoryBudget budget = memory_budget(probe, within(room, here), room);
+  const double usable = mebibytes(usable_bytes(room, config));
+  if (budget.batch_size < config.plan.min_batch) {
+    throw config_error("plan.min_batch", fmt::format("{} or more samples that fit", config.plan.min_batch),
+                       fmt::format("{} in {:.1f} MiB", budget.batch_size, usable),
+                       "see meshgrad plan for what to change, and what it saves");
+  }
+  config.train.batch = budget.batch_size;
+  note = fmt::format("train.batch = {}, the largest planned to fit in {:.1f} MiB: {}", budget.batch_size,
+                     usable, to_text(budget));
+  return config;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// A memory plan as text and as JSON.
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/learn/planning/plan.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
+
+std::string_view name_of(LaunchBound bound) {
+  return bound == LaunchBound::arithmetic ? "arithmetic" : "memory";
+}
+
+/// Megabytes with all their digits: the batch size can be derived from the line exactly.
+std::string megabytes(int64_t bytes) {
+  constexpr int64_t kMega = 1'000'000;
+  std::string text =
+      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
+
+std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
+
+std::string milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 10.0 ? 2 : 1); }
+
+/// What the time is of, and of which parts it is the sum.
+std::string time_lines(const MemoryPlan& plan) {
+  std::string parts;
+  for (int part = 0; part < kStepParts; ++part) {
+    const double ms = plan.time->expected_ms_of[static_cast<size_t>(part)];
+    if (ms == 0.0) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", meshgrad::name_of(static_cast<StepPart>(part)),
+                         milliseconds(ms));
+  }
+  std::string edges = fmt::format("{} directed edges", plan.timed.edges);
+  if (plan.timed.world_edges > 0) edges += fmt::format(", {} world edges", plan.timed.world_edges);
+  return fmt::format(
+      "time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected: {}\n"
+      "  for a batch of {}, which has {} nodes and {} in all\n",
+      milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms), parts,
+      plan.batch, plan.timed.nodes, edges);
+}
+
+std::string table(const MemoryPlan& plan) {
+  const auto row = [&](std::string_view name, int64_t bytes) {
+    return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
+                       100.0 * static_cast<double>(bytes) / static_cast<double>(plan.step.live));
+  };
+  std::string text = fmt::format("  {:<14} {:>12} {:>9}\n", "at the peak", "MiB", "share");
+  for (int tag = 0; tag < kTagCount; ++tag) {
+    const int64_t bytes = plan.step.by_tag[static_cast<size_t>(tag)];
+    if (bytes > 0) text += row(meshgrad::name_of(static_cast<Tag>(tag)), bytes);
+  }
+  text += row("total", plan.step.live);
+  text += fmt::format("reserved {:.3f} MiB, including the allocator's cache", mebibytes(plan.step.reserved));
+  if (plan.mode == PlanMode::measured)
+    text += fmt::format("; predicted: total {:.3f} MiB, reserved {:.3f} MiB", mebibytes(plan.predicted.live),
+                        mebibytes(plan.predicted.reserved));
+  if (plan.step.offloaded > 0)
+    text += fmt::format("; {:.3f} MiB offloaded (recompute.offload)", mebibytes(plan.step.offloaded));
+  if (plan.room.context > 0)
+    text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
+                        mebibytes(plan.room.context));
+  text += "\n";
+  if (plan.time) text += time_lines(plan);
+  for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+std::string choices(const MemoryPlan& plan) {
+  const bool measured = plan.mode == PlanMode::measured;
+  const auto columns = [](const StepMemory& step) {
+    return fmt::format("{:>11.3f} {:>11.3f} ", mebibytes(step.live), mebibytes(step.reserved));
+  };
+  std::string text = fmt::format("  {:<14} {:>11} {:>11} ", "predicted, MiB", "total", "reserved");
+  if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
+  text += fmt::format("{:>13}{}\n", "largest batch", plan.time ? "  modelled ms" : "");
+  const auto settings = [](const MemoryPlan::Choice& choice) {
+    return choice.settings.empty() ? std::string() : "    " + choice.settings + "\n";
+  };
+  for (const MemoryPlan::Choice& choice : plan.choices) {
+    if (!choice.possible) {
+      text += fmt::format("  {:<14} {:>23}\n", choice.name, "over recompute.budget") + settings(choice);
+      continue;
+    }
+    text += fmt::format("  {:<14} {}", choice.name, columns(choice.predicted));
+    if (measured)
+      text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
+    text += fmt::format("{:>13}", choice.batch_size);
+    if (choice.time) text += fmt::format("{:>13.1f}", choice.time->expected_ms);
+    text += "\n" + settings(choice);
+  }
+  if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
+  const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
+  return text + fmt::format("recommended: {}, {}\n", best.name,
+                            plan.recommended == 0 ? "as the step fits without recomputation"
+                                                  : "the first in this order that fits");
+}
+
+std::string grid(const MemoryPlan& plan) {
+  const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
+  std::string head = fmt::format("  {:>7}", "batch"), row, rows;
+  int64_t batch = 0;
+  for (const MemoryPlan::Cell& cell : plan.grid) {
+    if (cell.batch != batch && !row.empty()) rows += trimmed(std::exchange(row, {}));
+    if (row.empty()) row = fmt::format("  {:>7}", cell.batch);
+    if (rows.empty()) head += fmt::format(" {:>5} {:<9}", cell.steps, cell.steps == 1 ? "frame" : "frames");
+    row += fmt::format(" {:>10.1f} {:<4}", mebibytes(cell.bytes), cell.fits ? "fits" : "no");
+    batch = cell.batch;
+  }
+  return "  reserved, MiB, by batch size and by frames of a sample (unroll.steps)\n" + trimmed(head) + rows +
+         trimmed(row);
+}
+
+OrderedJson to_json(const StepMemory& step) {
+  OrderedJson tags = OrderedJson::object();
+  for (int tag = 0; tag < kTagCount; ++tag)
+    tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
+  return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
+}
+
+OrderedJson to_json(const std::optional<StepTime>& time) {
+  if (!time) return {};
+  OrderedJson parts = OrderedJson::object();
+  for (int part = 0; part < kStepParts; ++part)
+    parts[std::string(meshgrad::name_of(static_cast<StepPart>(part)))] =
+        time->expected_ms_of[static_cast<size_t>(part)];
+  return {{"source", "modelled"},
+          {"at_peaks_ms", time->at_peaks_ms},
+          {"expected_ms", time->expected_ms},
+          {"expected_ms_of", parts}};
+}
+
+OrderedJson to_json(const std::vector<LaunchTime>& launches) {
+  OrderedJson json = OrderedJson::array();
+  for (const LaunchTime& launch : launches) {
+    json.push_back({{"name", launch.work.name},
+                    {"part", meshgrad::name_of(launch.work.part)},
+                    {"launches", launch.work.launches},
+                    {"flops", launch.work.flops},
+                    {"bytes", launch.work.bytes},
+                    {"at_peaks_ms", launch.at_peaks_ms},
+                    {"expected_ms", launch.expected_ms},
+                    {"bound_by", name_of(launch.bound)}});
+  }
+  return json;
+}
+
+OrderedJson to_json(const MemoryBudget& budget) {
+  return {{"total", budget.total},
+          {"static", budget.fixed() + budget.context},
+          {"params", budget.parameters},
+          {"embed", 0},
+          {"opt", budget.optimizer},
+          {"grad", budget.gradients},
+          {"teacher", 0},
+          {"context", budget.context},
+          {"activation", budget.activation},
+          {"per_graph", budget.per_graph},
+          {"available", budget.available},
+          {"max_batch", budget.max_batch},
+          {"batch_size", budget.batch_size},
+          {"mode", name_of(budget.mode)}};
+}
+
+}  // namespace
+
+std::string to_text(const MemoryBudget& b) {
+  const auto mb = [](int64_t bytes) { return megabytes(bytes); };
+  return fmt::format(
+      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
+      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
+      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
+      name_of(b.mode));
+}
+
+std::string to_text(const MemoryPlan& plan) {
+  std::string text = fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n",
+                                 name_of(plan.mode), name_of(plan.device), plan.batch, fits_text(plan.fits),
+                                 mebibytes(plan.usable), mebibytes(plan.room.total));
+  text += table(plan) + "\n" + choices(plan) + "\n" + grid(plan) + "\n";
+  if (!plan.changes.empty()) text += "to save memory, in this order:\n";
+  for (size_t i = 0; i < plan.changes.size(); ++i)
+    text += fmt::format("  {}. {}\n", i + 1, plan.changes[i].line());
+  return text + to_text(plan.budget) + "\n";
+}
+
+std::string launches_text(const MemoryPlan& plan) {
+  std::string text = fmt::format("{:<21} {:>5} {:>7} {:>6} {:>10} {:>13}  {}\n", "modelled launches", "times",
+                                 "GFLOP", "GB", "peaks, ms", "expected, ms", "bound by");
+  const auto sum_line = [](std::string_view name, double at_peaks_ms, double expected_ms) {
+    return fmt::format("{:<42} {:>10.2f} {:>13.2f}\n", name, at_peaks_ms, expected_ms);
+  };
+  for (int number = 0; number < kStepParts; ++number) {
+    const auto part = static_cast<StepPart>(number);
+    double at_peaks_ms = 0.0, expected_ms = 0.0;
+    for (const LaunchTime& launch : plan.time->launches) {
+      const LaunchWork& work = launch.work;
+      if (work.part != part) continue;
+      at_peaks_ms += launch.at_peaks_ms;
+      expected_ms += launch.expected_ms;
+      text += fmt::format("  {:<21} {:>3} {:>7.1f} {:>6.2f} {:>10.2f} {:>13.2f}  {}\n", work.name,
+                          work.launches, work.flops / work.launches / 1e9, work.bytes / work.launches / 1e9,
+                          launch.at_peaks_ms, launch.expected_ms, name_of(launch.bound));
+    }
+    if (expected_ms > 0.0) text += sum_line(meshgrad::name_of(part), at_peaks_ms, expected_ms);
+  }
+  return text + sum_line("step", plan.time->at_peaks_ms, plan.time->expected_ms);
+}
+
+std::string to_json(const MemoryPlan& plan) {
+  OrderedJson choices = OrderedJson::array(), grid = OrderedJson::array(), changes = OrderedJson::array();
+  for (const MemoryPlan::Choice& choice : plan.choices) {
+    choices.push_back({{"name", choice.name},
+                       {"settings", choice.settings},
+                       {"predicted", choice.possible ? to_json(choice.predicted) : OrderedJson()},
+                       {"measured", choice.measured ? to_json(*choice.measured) : OrderedJson()},
+                       {"time", to_json(choice.time)},
+                       {"batch_size", choice.batch_size},
+                       {"fits", choice.fits}});
+  }
+  for (const MemoryPlan::Cell& cell : plan.grid)
+    grid.push_back(
+        {{"batch", cell.batch}, {"steps", cell.steps}, {"bytes", cell.bytes}, {"fits", cell.fits}});
+  for (const MemoryChange& change : plan.changes)
+    changes.push_back({{"change", change.text}, {"before", change.before}, {"after", change.after}});
+  const OrderedJson json = {
+      {"device", name_of(plan.device)},
+      {"mode", name_of(plan.mode)},
+      {"batch", plan.batch},
+      {"fits", plan.fits},
+      {"usable", plan.usable},
+      {"step", to_json(plan.step)},
+      {"predicted", to_json(plan.predicted)},
+      {"context", plan.room.context},
+      {"time", to_json(plan.time)},
+      {"launches", plan.time ? to_json(plan.time->launches) : OrderedJson()},
+      {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
+      {"notes", plan.notes},
+      {"choices", choices},
+      {"recommended", plan.recommended < 0
+                          ? OrderedJson()
+                          : OrderedJson(plan.choices[static_cast<size_t>(plan.recommended)].name)},
+      {"grid", grid},
+      {"changes", changes},
+      {"budget", to_json(plan.budget)},
+  };
+  return json.dump(2) + "\n";
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which stages of a model are recomputed in the backward pass: the meaning of the keys recompute.*.
+#pragma once
+#include <meshgrad/train/learn/planning/recompute_cost.h>
+
+namespace meshgrad {
+
+/// The outputs that a segment saves beside its inputs.
+SavePolicy kept_outputs(const RecomputeConfig& config);
+
+/// For each stage, whether recompute.include names it. Throws ConfigError for a name that fits none.
+std::vector<bool> included_stages(const Config& config, const Model& model);
+
+/// Segments of recompute.mode = "block", "every" or "sqrt"; none when it is "off". Stages that are not
+/// repeated (encoder, decoder) are segments of their own. A segment at the end of the model is left out,
+/// since its backward runs immediately.
+std::vector<RecomputedStages> uniform_segments(const Config& config, const Model& model);
+
+/// The choice of recompute.* for a model that is allocated on the runtime's device, for batches of up to
+/// `largest`. Throws ConfigError when a budget cannot be met, or values of the device cannot be offloaded to
+/// where they should.
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
+                                   const BatchShape& largest, const Model& model);
+/// The same with a dry model of that batch.
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryModel& dry, const Model& model);
+
+/// One line for the user, for batches unrolled over `frames`; empty when nothing is recomputed.
+std::string describe(const Recomputation& recomputation, const Model& model, int64_t frames = 1);
+
+}  // namespace meshgrad

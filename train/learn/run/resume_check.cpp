@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/run/resume_check.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <exception>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A word as a POSIX shell reads it back.
+std::string shell_word(const std::string& word) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::strchr("_./=:,+@%-", c); };
+  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+struct IntactCheckpoint {
+  int64_t step = -1;
+  fs::path path;
+};
+
+/// The one with the most steps in a folder; step -1: none.
+IntactCheckpoint newest_intact_checkpoint(const fs::path& folder) {
+  IntactCheckpoint newest;
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const fs::path& path = at->path();
+    if (path.extension() != ".safetensors" || path.filename().string().starts_with(".")) continue;
+    try {
+      const SafetensorsFile file = open_checkpoint(path);
+      const int64_t step = read_run_state(file.view(), checkpoint_config(path)).step;
+      if (step > newest.step) newest = {step, path};
+    } catch (const Error&) {
+      // Damaged too.
+    }
+  }
+  return newest;
+}
+
+}  // namespace
+
+fs::path checkpoint_to_resume(const fs::path& run, const fs::path& file,
+                              const std::vector<std::string>& command) {
+  if (!file.empty()) return find_checkpoint(run, file.string());
+  const fs::path last = run / "checkpoints" / "last.safetensors";
+  std::string got = "no such file";
+  std::exception_ptr damage;
+  if (path_exists(last)) {
+    try {
+      const SafetensorsFile opened = open_checkpoint(last);
+      read_run_state(opened.view(), checkpoint_config(last));
+      return last;
+    } catch (const Error& error) {
+      damage = std::current_exception();
+      got = fmt::format("a damaged one ({})", error.what());
+    }
+  }
+  const IntactCheckpoint newest = newest_intact_checkpoint(last.parent_path());
+  if (newest.step < 0 && damage) std::rethrow_exception(damage);
+  if (newest.step < 0) return find_checkpoint(run, "last");  // says that there is none
+  std::string line = "TrainOptions::checkpoint = " + newest.path.string();
+  if (!command.empty()) {
+    line.clear();
+    for (const std::string& word : command) line += shell_word(word) + " ";
+    line += "--checkpoint " + shell_word(newest.path.string());
+  }
+  throw data_error(last.string(), "an intact checkpoint", got,
+                   fmt::format("resume from the newest intact one, of step {}: {}", newest.step, line));
+}
+
+void check_same_run(const std::filesystem::path& checkpoint, const Config& config) {
+  const std::string key = changed_fixed_key(checkpoint_config(checkpoint), config);
+  if (key.empty()) return;
+  throw config_error(key, "the value that " + checkpoint.string() + " was trained with", "another",
+                     "use the run's config.resolved.toml, or start a new run with another run.dir");
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/train/learn/run/run_log.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+namespace meshgrad {
+namespace {
+
+constexpr const char* kNoise = "gradient_noise";
+constexpr const char* kSignal = "gradient_signal";
+
+Tensor late_memory(const Runtime& runtime) {
+  if (!runtime.stream().on_gpu()) return host_tensor(Shape{kStepStateBytes}, DType::u8);
+  void* memory = gpu::allocate_pinned(runtime.device().index, kStepStateBytes);
+  return Tensor::borrow(memory, Shape{kStepStateBytes}, DType::u8, [memory] { gpu::free_pinned(memory); });
+}
+
+}  // namespace
+
+LateState::LateState(Runtime& runtime) : runtime_(runtime), memory_(late_memory(runtime)) {}
+
+/// The device may still be writing.
+LateState::~LateState() {
+  try {
+    arrived_.await();
+  } catch (const Error&) {
+    // A device that failed writes no more.
+  }
+}
+
+void LateState::request(const Tensor& state) {
+  copy(state, memory_, runtime_.stream());
+  arrived_.record(runtime_.stream());
+}
+
+StepState LateState::take() const {
+  arrived_.await();
+  StepState state;
+  std::memcpy(&state, memory_.raw(), sizeof state);
+  return state;
+}
+
+RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at,
+               bool validation_due)
+    : runtime_(runtime),
+      metrics_(resumed_at ? MetricsLog::resume(dir / "metrics.jsonl", *resumed_at,
+                                               validation_due ? "valid_loss" : "")
+                          : MetricsLog::create(dir / "metrics.jsonl")),
+      tensorboard_(dir / "tb"),
+      late_(runtime),
+      step_(resumed_at.value_or(0)) {
+  if (!resumed_at) return;
+  for (const auto& row : read_metrics(dir / "metrics.jsonl"))
+    if (row.contains(kNoise) && row.contains(kSignal)) noise_.add({row.at(kNoise), row.at(kSignal)});
+}
+
+void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,
+                  const std::optional<GradientSquare>& small, int64_t window_samples) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - time_).count();
+  const MemoryStats memory = runtime_.allocator().stats();
+  pending_ =
+      Pending{.step = step,
+              .samples = samples,
+              .steps_per_second = seconds > 0.0 ? static_cast<double>(step - step_) / seconds : 0.0,
+              .data_wait_seconds =
+                  step > step_ ? (data_seconds - data_seconds_) / static_cast<double>(step - step_) : 0.0,
+              .allocated = memory.allocated.current,
+              .peak = memory.allocated.peak,
+              .reserved = memory.reserved.current,
+              .small = small,
+              .window_samples = window_samples};
+  time_ = now;
+  step_ = step;
+  data_seconds_ = data_seconds;
+  late_.request(optimizer.state_tensor());
+  constexpr int64_t kSums = offsetof(StepState, penalty_sum) + sizeof(StepState::penalty_sum);
+  fill_zero(optimizer.state_tensor().row_range(0, kSums), runtime_.stream());
+}
+
+std::optional<StepState> RunLog::poll() { return pending_ && late_.arrived() ? finish() : std::nullopt; }
+
+std::optional<StepState> RunLog::flush() { return pending_ ? finish() : std::nullopt; }
+
+std::optional<StepState> RunLog::finish() {
+  const StepState s = late_.take();
+  const Pending line = *pending_;
+  const double loss = s.loss_count > 0 ? s.loss_sum / static_cast<double>(s.loss_count) : std::nan("");
+  MetricsRow row{{"step", line.step},
+                 {"loss", loss},
+                 {"learning_rate", s.learning_rate},
+                 {"gradient_norm", s.gradient_norm},
+                 {"steps_per_second", line.steps_per_second},
+                 {"data_wait_seconds", line.data_wait_seconds},
+                 {"samples", line.samples},
+                 {"skipped_steps", s.skipped}};
+  std::vector<std::pair<std::string, double>> scalars{{"train/loss", loss},
+                                                      {"train/learning_rate", s.learning_rate},
+                                                      {"train/gradient_norm", s.gradient_norm}};
+  if (s.penalty_sum != 0.0) {  // loss.change_penalty
+    const double penalty = s.penalty_sum / static_cast<double>(s.loss_count);
+    row.insert(row.end(), {{"loss_error", loss - penalty}, {"loss_change_penalty", penalty}});
+    scalars.insert(scalars.end(),
+                   {{"train/loss_error", loss - penalty}, {"train/loss_change_penalty", penalty}});
+  }
+  add_noise(s, row, scalars);
+  pending_.reset();
+  if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);
+  row.insert(row.end(), {{"memory_allocated_bytes", line.allocated},
+                         {"memory_peak_bytes", line.peak},
+                         {"memory_reserved_bytes", line.reserved}});
+  metrics_.write(row);
+  tensorboard_.scalars(line.step, scalars);
+  return s;
+}
+
+/// Not of a skipped step.
+void RunLog::add_noise(const StepState& state, MetricsRow& row,
+                       std::vector<std::pair<std::string, double>>& scalars) {
+  const std::optional<GradientSquare>& small = pending_->small;
+  const auto samples = static_cast<double>(pending_->window_samples);
+  if (!small || small->samples >= samples || state.skip != 0) return;
+  const GradientNoise now = gradient_noise(*small, {state.gradient_norm * state.gradient_norm, samples});
+  noise_.add(now);
+  row.insert(row.end(), {{kNoise, now.noise}, {kSignal, now.signal}});
+  if (!noise_.scale()) return;
+  row.emplace_back("gradient_noise_scale", *noise_.scale());
+  scalars.emplace_back("train/gradient_noise_scale", *noise_.scale());
+}
+
+void RunLog::write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars) {
+  metrics_.write(row);
+  if (!scalars.empty()) tensorboard_.scalars(std::get<int64_t>(row.front().second), scalars);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// RunLog: the numbers of a run, as metrics.jsonl and for TensorBoard. The device's numbers of a step arrive
+// later; the line is written then, and the host does not wait for them within a step.
+#pragma once
+#include <meshgrad/train/learn/run/gradient_noise.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/tensorboard.h>
+
+#include <chrono>
+#include <optional>
+
+namespace meshgrad {
+
+/// A StepState that is being copied from the device.
+class LateState {
+ public:
+  explicit LateState(Runtime& runtime);
+  ~LateState();
+  LateState(const LateState&) = delete;
+  LateState& operator=(const LateState&) = delete;
+  /// Queues the copy.
+  void request(const Tensor& state);
+  bool arrived() const { return arrived_.passed(); }
+  /// What was requested last; waits for it.
+  StepState take() const;
+
+ private:
+  Runtime& runtime_;
+  Tensor memory_;  // pinned
+  Event arrived_;
+};
+
+class RunLog {
+ public:
+  /// Starts the files in a run's folder, or goes on behind `resumed_at`: before its validation, if that is
+  /// due once more.
+  RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at,
+         bool validation_due = false);
+
+  /// A line for a step that is queued: requests its numbers from the device and resets the sums there.
+  /// `data_seconds` were waited for data so far (BatchLoader::data_seconds).
+  /// With `small`, a small batch of a window of `window_samples`, the line has the gradient noise scale.
+  void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,
+            const std::optional<GradientSquare>& small, int64_t window_samples);
+  /// Writes the pending line if its numbers have arrived, and returns them.
+  std::optional<StepState> poll();
+  /// The same, waiting for them.
+  std::optional<StepState> flush();
+
+  /// In samples, of the lines so far.
+  std::optional<double> noise_scale() const { return noise_.scale(); }
+  /// Lines of the resumed file that were not rows and are left out.
+  int64_t damaged_lines() const { return metrics_.damaged_lines(); }
+
+  /// Another line, after the pending one: call flush() first.
+  void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});
+
+ private:
+  struct Pending {
+    int64_t step, samples;
+    double steps_per_second, data_wait_seconds;
+    int64_t allocated, peak, reserved;
+    std::optional<GradientSquare> small;
+    int64_t window_samples;
+  };
+  void add_noise(const StepState& state, MetricsRow& row,
+                 std::vector<std::pair<std::string, double>>& scalars);
+  std::optional<StepState> finish();
+
+  Runtime& runtime_;
+  MetricsLog metrics_;
+  TensorboardWriter tensorboard_;
+  LateState late_;
+  std::optional<Pending> pending_;
+  GradientNoiseMean noise_;
+  std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+  int64_t step_;
+  double data_seconds_ = 0.0;
+};
+
+}  // namespace meshgrad

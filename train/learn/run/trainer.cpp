@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/run/initial_weights.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/non_finite.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/run/resume_check.h>
+#include <meshgrad/train/learn/run/trainer.h>
+#include <meshgrad/train/learn/run/validation.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace meshgrad {
+
+Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options,
+                 ChooseRecomputation choose)
+    : runtime_(runtime),
+      config_(check_config(config)),
+      options_(options),
+      choose_(std::move(choose)),
+      ranks_(options.ranks != nullptr ? *options.ranks : alone_),
+      task_(make_task(config, Dataset::open(config.data.path))),
+      model_(make_model(config.model, task_.sizes())),
+      normalizers_(config.normalize.mode == NormalizeMode::dataset
+                       ? task_.dataset_normalizers(noise_of(config))
+                       : task_.online_normalizers()),
+      parts_(make_parts_to_train_on(runtime, config, ranks_)),
+      // The ranks compute every sample together, or each takes its own.
+      loader_(runtime, config, task_,
+              parts_ ? RankShare() : RankShare{ranks_.rank(), ranks_.size(), config.ranks.reduction},
+              parts_ ? &*parts_ : nullptr),
+      folder_(config.run.dir),
+      sum_(runtime, ranks_, config.ranks, model_) {
+  check_same_on_all_ranks();
+  check_precision(runtime.device(), config.precision);
+  if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
+}
+
+/// The story: windows of batches, each window one optimizer step.
+TrainResult Trainer::run() {
+  options_.resume ? resume() : start();
+  check_trace();
+  barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
+  describe_ranks();
+  const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
+  if (!stored.empty()) message(stored);
+  for (const std::string& option :
+       {describe_tf32(runtime_, config_.precision), describe_wgmma(runtime_, config_.precision)}) {
+    if (!option.empty()) message(option);
+  }
+  if (state_.micro == 0 && !warming_up()) release_gradients();
+  if (state_.validation_due && !end_step()) return stopped();
+  const int64_t steps = loader_.total_steps();
+  if (state_.step >= steps) {
+    message(fmt::format("nothing to do: the run has all its {}; raise train.steps to go on",
+                        counted(steps, "step")));
+  } else if (out_of_patience()) {
+    message(fmt::format("nothing to do: the run ended early at step {}; raise train.patience to go on",
+                        state_.step));
+    return result(false);
+  } else {
+    message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
+    if (!config_.train.freeze.empty()) message(describe_frozen(model_.parameters, config_.train.freeze));
+    const std::string sampling = describe_sampling(
+        config_.loss, task_.inputs(), config_.data.train_split,
+        static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
+    if (!sampling.empty()) message(sampling);
+  }
+  while (state_.step < steps) {
+    const auto begin = std::chrono::steady_clock::now();
+    const int64_t sent_before = bytes_sent();
+    begin_trace();
+    if (!train_window()) return stopped();
+    finish_step();
+    bytes_sent_ += bytes_sent() - sent_before;
+    step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
+    const bool goes_on = end_step();
+    end_trace();
+    if (!goes_on) return stopped();
+    if (out_of_patience()) {
+      message(fmt::format("ends early at step {}: {} without a new best (train.patience)", state_.step,
+                          counted(config_.train.patience, "validation")));
+      break;
+    }
+    if (state_.step < steps && stop_wanted()) return stopped();
+  }
+  return result(false);
+}
+
+/// What is due after a step. False when the validation was stopped, which the resumed run then repeats.
+bool Trainer::end_step() {
+  const bool last = state_.step == loader_.total_steps();
+  const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
+  state_.validation_due = false;  // before the checkpoint of a best validation
+  if (due(config_.train.validate_every) && !validate()) {
+    state_.validation_due = true;
+    return false;
+  }
+  check_memory();  // before the checkpoint: a run killed in between would lack its line
+  if (due(config_.train.checkpoint_every) || last || out_of_patience()) save_numbered();
+  return true;
+}
+
+/// Early stopping. Only counters of the checkpoint decide, so that a resumed run ends at the same step.
+bool Trainer::out_of_patience() const {
+  if (config_.train.patience == 0) return false;
+  const int64_t first = learns_normalizers(config_) ? config_.normalize.warmup_steps : 0;
+  const int64_t since_best = state_.step - std::max(state_.best_step, first);
+  return since_best / config_.train.validate_every >= config_.train.patience;
+}
+
+/// Called by all ranks at the same place of the run.
+bool Trainer::stop_wanted() {
+  return agree(ranks_, options_.observer.stop && options_.observer.stop(), "stop");
+}
+
+TrainResult Trainer::stopped() {
+  save(false);
+  message(fmt::format("stopped at step {}; --resume continues", state_.step));
+  return result(true);
+}
+
+void Trainer::start() {
+  if (ranks_.first()) {
+    folder_.create(config_);
+    opened();
+    for (const std::string& warning : data_warnings(task_.dataset(), config_)) message("warning: " + warning);
+  }
+  allocate();
+  if (!config_.train.init.empty()) {
+    message(
+        load_initial_weights(config_, task_.dataset(), runtime_.stream(), model_.parameters, normalizers_));
+    if (config_.train.ema > 0) optimizer_->start_average(runtime_, config_.train.ema);
+  }
+  if (!ranks_.first()) return;
+  folder_.write_config(config_);
+  folder_.write_environment(options_.command, runtime_.device());
+  log_.emplace(runtime_, folder_.path(), std::nullopt);
+}
+
+/// What the run holds on the device.
+void Trainer::allocate() {
+  model_.parameters.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
+  optimizer_.emplace(runtime_, model_.parameters, config_, loader_.total_steps());
+  steps_.emplace(runtime_, config_, task_, model_, *optimizer_, same_on_all_ranks(choose_(task_, model_)),
+                 [this](const std::string& text) { message(text); });
+}
+
+void Trainer::resume() {
+  const std::filesystem::path checkpoint =
+      checkpoint_to_resume(folder_.path(), options_.checkpoint, options_.command);
+  if (ranks_.first()) {
+    folder_.reopen();
+    opened();
+  }
+  check_same_run(checkpoint, config_);
+  allocate();
+  state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
+  if (checkpoint_data_fingerprint(checkpoint) != task_.dataset().fingerprint()) {
+    throw data_error(checkpoint.string(), "the data it was trained on",
+                     config_.data.path + ", which has other content",
+                     "give the same packed file, or start a new run");
+  }
+  // The rest of a last window may hold no batch.
+  state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
+  if (state_.micro > 0) loader_.give_to_first_rank(state_.step);  // one process began the window
+  if (state_.micro > 0 && !ranks_.first()) {
+    if (!parts_) state_.micro = 0;
+    state_.optimizer.window_loss = 0.0;
+    state_.optimizer.window_penalty = 0.0;
+    state_.first_square.reset();
+    fill_zero(model_.parameters.gradients(), runtime_.stream());
+  }
+  optimizer_->set_state(state_.optimizer);
+  if (!ranks_.first()) return;
+  log_.emplace(runtime_, folder_.path(), state_.step, state_.validation_due);
+  folder_.write_config(config_);
+  message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
+  if (log_->damaged_lines() > 0)
+    message(fmt::format("metrics.jsonl: left out {}", counted(log_->damaged_lines(), "damaged line")));
+}
+
+/// Online normalisers first observe data, and the model does not run.
+bool Trainer::warming_up() const {
+  return learns_normalizers(config_) && state_.step < config_.normalize.warmup_steps;
+}
+
+bool Trainer::learning() const {
+  return learns_normalizers(config_) && state_.learned < config_.normalize.max_samples;
+}
+
+/// False when the run is to stop within the window: then a checkpoint holds the part that is done. Windows
+/// that are split to ranks are finished first.
+bool Trainer::train_window() {
+  ranks_.set_step(state_.step + 1);
+  const bool observes = state_.micro == 0 && learning();
+  const Normalizing normalizing = learning() ? Normalizing::learning : Normalizing::fixed;
+  if (observes) {
+    loader_.observe_window(state_.step, normalizers_);
+    state_.learned += loader_.window_samples(state_.step);
+  }
+  if (warming_up()) return true;
+  const bool split = loader_.is_split(state_.step);
+  sum_.begin(split ? &loader_.deal(state_.step) : nullptr, loader_.window_samples(state_.step), *optimizer_);
+  if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
+  const int64_t batches = loader_.batches(state_.step);
+  while (state_.micro < batches) {
+    train_batch(normalizing);
+    ++state_.micro;
+    if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
+  }
+  sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
+  small_batch_ = small_batch();  // behind the messages of the sum, of which ranks began different numbers
+  if (!ranks_.single()) check_state();
+  return true;
+}
+
+/// Whether the window's first batches (one of each rank) are held against the whole of it: where its line is
+/// logged and it has more than one. A part of a mesh has no gradient of its own.
+bool Trainer::measures_noise() {
+  if (!logs_step(state_.step + 1) || (parts_ && !ranks_.single())) return false;
+  return loader_.window_samples(state_.step) > (ranks_.single() ? config_.train.batch : 1);
+}
+
+/// What measures_noise() measured, of the mean gradient. Collective.
+std::optional<GradientSquare> Trainer::small_batch() {
+  if (!measures_noise()) return std::nullopt;
+  GradientSquare mine;
+  if (const std::optional<double> square = std::exchange(state_.first_square, std::nullopt)) {
+    std::vector<Sample> samples;
+    loader_.list_samples({state_.step, 0}, samples);
+    // Gradients are sums, divided by the weight of the whole window.
+    const double part = task_.loss_weight(config_.data.train_split, samples);
+    const double ratio = loader_.window_weight(state_.step) / part;
+    if (part > 0.0) mine = {*square * ratio * ratio, static_cast<double>(samples.size())};
+  }
+  return mean_square(ranks_, mine);
+}
+
+void Trainer::allocate_gradients() {
+  if (model_.parameters.gradients().defined()) return;
+  model_.parameters.allocate_gradients(runtime_);
+  optimizer_->use_gradients(model_.parameters.gradients());
+}
+
+/// The last window of the last epoch may hold fewer batches: then there is nothing to do.
+void Trainer::train_batch(Normalizing normalizing) {
+  if (loader_.has_batch({state_.step, state_.micro})) allocate_gradients();
+  const BatchLoader::Loaded loaded =
+      loader_.load({state_.step, state_.micro}, normalizing, normalizers_, *steps_);
+  if (loaded.samples == 0) return;
+  check_data();
+  const bool first = state_.micro == 0;
+  if (parts_ && parts_->in_turn()) {
+    run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
+                *parts_);
+  } else {
+    // A sum that begins during backward would leave no gradient of this rank alone.
+    const bool last = state_.micro + 1 == loader_.batches(state_.step) && !(first && measures_noise());
+    steps_->run(
+        loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); },
+        last ? sum_.while_backward(model_.parameters.gradients()) : GradientsReady());
+  }
+  if (ranks_.single()) check_state();
+  if (first && measures_noise()) state_.first_square = optimizer_->squared_gradient_norm(runtime_);
+  sum_.add_batch(model_.parameters.gradients(), *optimizer_);
+}
+
+void Trainer::finish_step() {
+  if (!warming_up()) {
+    steps_->update();
+    release_gradients();
+  }
+  state_.micro = 0;
+  ++state_.step;
+  check_state();
+  if (logs_step(state_.step)) {
+    const Span span("log");
+    flush_log();
+    if (log_)
+      log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds(),
+                 small_batch_, loader_.window_samples(state_.step - 1));
+  }
+  if (log_) check_state(log_->poll());
+  if (ranks_.first() && options_.observer.progress) {
+    const MemoryStats memory = runtime_.allocator().stats();
+    options_.observer.progress({state_.step, loader_.total_steps(), state_.optimizer.last_loss,
+                                state_.optimizer.learning_rate, memory.allocated.current,
+                                memory.allocated.peak});
+  }
+}
+
+bool Trainer::logs_step(int64_t step) const {
+  return step % config_.train.log_every == 0 || step == loader_.total_steps() || step == 1;
+}
+
+void Trainer::flush_log() {
+  if (log_) check_state(log_->flush());
+}
+
+/// On the CPU the state of a step is known at once; that of a GPU arrives with the log.
+void Trainer::check_state() {
+  if (!runtime_.stream().on_gpu()) check_state(optimizer_->state());
+}
+
+/// Single steps may be skipped, but a run whose gradients all overflow would go on for ever without learning.
+/// A non-finite loss is an error at once, unless 16 bits may have overflowed.
+void Trainer::check_state(const std::optional<StepState>& seen) {
+  if (!seen) return;
+  state_.optimizer = *seen;
+  if (seen->batches_without_room > 0)
+    report_non_finite("room for the world edges of every batch", "more than data.world_edges_per_node",
+                      *seen);
+  if (seen->non_finite_losses > 0 && config_.precision != DType::f16)
+    report_non_finite("a finite loss", "nan or infinity", *seen);
+  if (seen->consecutive_skips >= config_.loss_scale.max_skips) {
+    report_non_finite("a finite gradient",
+                      fmt::format("{} steps in a row without one", seen->consecutive_skips), *seen);
+  }
+}
+
+/// Ends the run with the first non-finite value that recomputing the last skipped window finds: its weights
+/// are what they were, unless a GPU's state arrived so late that steps were taken since.
+void Trainer::report_non_finite(std::string_view needed, const std::string& got, const StepState& seen) {
+  if (!ranks_.first()) barrier(ranks_, "search for the first non-finite value");  // rank 0 ends all
+  const Recomputation recomputation = steps_ ? steps_->recomputation() : Recomputation();
+  steps_.reset();  // frees what captured steps hold
+  const bool open = !is_finite(seen.window_loss);
+  const int64_t window = open ? seen.steps + seen.skipped : seen.last_skipped_step;
+  const int64_t step = window + (learns_normalizers(config_) ? config_.normalize.warmup_steps : 0);
+  const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
+  std::string found = "every value is finite when it is recomputed";
+  std::string fix = seen.batches_without_room > 0
+                        ? "lower data.world_radius, or raise data.world_edges_per_node"
+                        : "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
+  try {
+    if (const auto first = find_non_finite_in_window(runtime_, config_, task_, model_, loader_, step, scale,
+                                                     normalizers_, recomputation)) {
+      found = first->text();
+      fix = first->fix(config_.precision);
+    }
+  } catch (const ConfigError&) {
+    throw;  // world edges, which the host finds again, have no room
+  } catch (const Error& error) {
+    found = std::string("it cannot be recomputed: ") + error.what();
+  }
+  const std::string scaled =
+      config_.precision == DType::f16 ? fmt::format("loss scale {}; ", scale) : std::string();
+  throw data_error(fmt::format("step {}", step + 1), needed, fmt::format("{}; {}{}", got, scaled, found),
+                   fix);
+}
+
+void Trainer::release_gradients() {
+  if (!config_.train.free_gradients) return;
+  optimizer_->use_gradients({});
+  model_.parameters.release_gradients();
+}
+
+/// Logs the memory of an epoch at its end, and releases unused memory as often as the user wants.
+void Trainer::check_memory() {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t every = allocator.options().release_cached_every;
+  if (every > 0 && state_.step % every == 0) allocator.release_cached();
+
+  const int64_t window = config_.train.batch * config_.train.accumulate;
+  const int64_t samples = loader_.sampler().samples();
+  const auto epochs_at = [&](int64_t step) { return step * window / samples; };
+  const int64_t epoch = epochs_at(state_.step);
+  const bool ended = epoch > epochs_at(state_.step - 1);
+  const bool last = state_.step == loader_.total_steps();
+  // Epochs may be shorter than the time between two lines of the log: then not each has a line.
+  const int64_t log_every = config_.train.log_every;
+  const int64_t before = ((epoch - 1) * samples + window - 1) / window;  // step of the epoch before
+  if (!last && (!ended || state_.step / log_every == before / log_every)) return;
+  const MemoryWatch::Epoch memory = memory_watch_.end_epoch(ended ? epoch : epoch + 1, allocator.stats());
+  allocator.reset_peak();
+  if (memory.changed) message(memory.line);
+  if (!memory.alarm.empty()) message(memory.alarm);
+  flush_log();
+  if (!log_) return;
+  MetricsRow row = memory.row;
+  row.insert(row.begin(), {"step", state_.step});
+  if (const auto scale = log_->noise_scale()) row.emplace_back("gradient_noise_scale", *scale);
+  log_->write(row);
+}
+
+/// False when the observer stopped it.
+bool Trainer::validate() {
+  if (warming_up()) return true;
+  const Span span("validation");
+  pause();
+  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
+  const Tensor& average = optimizer_->average();
+  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, average, normalizers_,
+                                                     config_, options_.observer.stop, parts);
+  if (!loss) return false;
+  state_.last_valid_loss = *loss;
+  MetricsRow row{{"step", state_.step}, {"valid_loss", *loss}};
+  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", *loss}};
+  std::string text = fmt::format("step {}: validation loss {:.4g}", state_.step, *loss);
+  if (config_.train.validate_rollouts > 0) {
+    const double error =
+        validation_rollout_error(runtime_, ranks_, task_, model_, average, normalizers_, config_, parts);
+    state_.last_valid_rollout = error;
+    row.emplace_back("valid_rollout", error);
+    scalars.emplace_back("valid/rollout", error);
+    text += fmt::format(", relative error of rollouts {:.4g}", error);
+  }
+  flush_log();
+  if (log_) log_->write(row, scalars);
+  const bool by_rollout = config_.train.best == BestBy::rollout;
+  const bool better = by_rollout ? state_.last_valid_rollout < state_.best_valid_rollout && is_finite(*loss)
+                                 : *loss < state_.best_valid_loss;
+  message(text + (better ? " (best so far)" : ""));
+  if (better) {
+    state_.best_valid_loss = *loss;
+    if (by_rollout) state_.best_valid_rollout = state_.last_valid_rollout;
+    state_.best_step = state_.step;
+    save(true);
+  }
+  return true;
+}
+
+/// A batch of data that changed meanwhile is in no checkpoint: `save` checks too.
+void Trainer::check_data() {
+  constexpr std::chrono::milliseconds kEvery{100};  // steady-state steps make no system calls
+  const auto now = std::chrono::steady_clock::now();
+  if (now - data_checked_ < kEvery) return;
+  data_checked_ = now;
+  task_.dataset().check_unchanged();
+}
+
+/// Of rank 0: a checkpoint knows nothing of ranks.
+void Trainer::save(bool best) {
+  if (!ranks_.first()) return;
+  const Span span("checkpoint");
+  task_.dataset().check_unchanged();
+  flush_log();
+  check_state(optimizer_->state());
+  save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
+                  model_.parameters, *optimizer_, normalizers_, state_);
+}
+
+/// last.safetensors is always the newest; numbered copies are links to the same bytes.
+void Trainer::save_numbered() {
+  pause();
+  save(false);
+  if (ranks_.first()) folder_.number_last(state_.step, config_.train.keep_checkpoints);
+}
+
+void Trainer::message(const std::string& text) const {
+  if (ranks_.first() && options_.observer.message) options_.observer.message(text);
+}
+
+void Trainer::opened() const {
+  if (options_.observer.opened) options_.observer.opened();
+}
+
+void Trainer::pause() const {
+  if (ranks_.first() && options_.observer.pause) options_.observer.pause();
+}
+
+TrainResult Trainer::result(bool was_stopped) const {
+  if (!ranks_.single() && !step_seconds_.empty()) {
+    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
+    message(fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6));
+  }
+  TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
+  if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
+  if (step_seconds_.empty()) return result;
+  result.first_step_seconds = step_seconds_.front();
+  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  result.median_step_seconds = *middle;
+  result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
+  return result;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainer: what it agrees on with other ranks, and says of them.
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/trainer.h>
+
+#include <fmt/format.h>
+
+#include <functional>
+
+namespace meshgrad {
+
+/// Otherwise they would add gradients of different things, or wait for each other for ever.
+void Trainer::check_same_on_all_ranks() {
+  if (ranks_.single()) return;
+  Config config = config_;
+  config.run.device.clear();
+  config.run.threads = 0;
+  const std::string text = fmt::format("{}{}{}", to_toml(config), task_.dataset().fingerprint(),
+                                       options_.resume ? "resume" : "start");
+  const uint64_t mine = std::hash<std::string>()(text);
+  if (all_gather(ranks_, mine, "comparison of configurations").front() == mine) return;
+  throw config_error(fmt::format("rank {}", ranks_.rank()), "the configuration and the data of rank 0",
+                     "others", "start all ranks with the same command and the same files");
+}
+
+void Trainer::describe_parts() const {
+  const std::string method = config_.ranks.partition == MeshPartition::metis ? "METIS"
+                             : config_.ranks.partition == MeshPartition::file
+                                 ? config_.ranks.partition_file
+                                 : "recursive coordinate bisection";
+  if (parts_->in_turn()) {
+    message(
+        fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
+                    parts_->count(), method));
+  } else {
+    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
+                        sum_.between_gpus() != nullptr ? "; NCCL exchanges the rows at their borders" : ""));
+  }
+}
+
+/// Recomputed segments exchange rows: ranks that chose differently would wait for each other.
+Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
+  if (!parts_ || ranks_.single()) return chosen;
+  const auto spread = [&](auto& value) {
+    broadcast(ranks_, std::as_writable_bytes(std::span(&value, 1)), 0, "choice of recomputation");
+  };
+  auto stages = static_cast<int64_t>(chosen.stages.size());
+  spread(stages);
+  chosen.stages.resize(static_cast<size_t>(stages));
+  for (RecomputedStages& segment : chosen.stages) spread(segment);
+  spread(chosen.segments);
+  return chosen;
+}
+
+/// By this rank so far, in messages and by NCCL.
+int64_t Trainer::bytes_sent() const {
+  return ranks_.bytes_sent() + (sum_.between_gpus() != nullptr ? sum_.between_gpus()->bytes_sent() : 0);
+}
+
+void Trainer::describe_ranks() {
+  if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
+  if (parts_) {
+    parts_->use(sum_.between_gpus());
+    return describe_parts();
+  }
+  if (ranks_.single()) return;
+  const int64_t window = loader_.window_samples(state_.step);
+  const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
+  std::string text = fmt::format("{} ranks: {} a step, at most {} at once on a rank", ranks_.size(),
+                                 counted(window, "sample"),
+                                 config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
+  if (loader_.is_split(state_.step)) {
+    text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
+                        imbalance(edges, loader_.deal(state_.step)));
+  }
+  message(text);
+  if (window < ranks_.size()) {
+    message(fmt::format(
+        "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each", window,
+        ranks_.size()));
+  }
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss on the validation split while a model trains.
+#pragma once
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/prediction.h>
+
+#include <functional>
+#include <optional>
+#include <span>
+
+namespace meshgrad {
+
+/// Mean over loss terms of the squared normalised error, without noise and unrolling; the same samples every
+/// time, assigned to the ranks in turn and added in their order; with `parts`, all ranks compute each sample
+/// together. NaN when there is no term. `stop` is asked
+/// before each sample: once it is true on any rank, there is no result. With `average` defined (an arena like
+/// the parameters'), the model has these weights meanwhile.
+std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
+                                      const Tensor& average, Normalizers& normalizers, const Config& config,
+                                      const std::function<bool()>& stop, MeshParts* parts = nullptr);
+
+/// The geometric mean of the fields' relative L2 errors: of two models, the ratio of their means weighs every
+/// field alike, whatever its scale (Fleming, Wallace 1986, CACM 29(3)). The arithmetic mean would be the
+/// error of the one field whose truth is nearly 0. Errors below the rounding of f32 count as that; a field
+/// whose truth is 0 everywhere has no relative error and is left out. NaN where an error is not finite, and
+/// where no field is left.
+double mean_relative_error(std::span<const FieldError> fields);
+
+/// This mean over all steps of the rollouts of train.validate_rollouts, which the ranks share. With `average`
+/// as validation_loss.
+double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
+                                const Tensor& average, const Normalizers& normalizers, const Config& config,
+                                MeshParts* parts = nullptr);
+
+}  // namespace meshgrad

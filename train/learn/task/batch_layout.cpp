@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/learn/task/batch_layout.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+const Tensor& Batch::tensor(std::string_view name) const {
+  for (const NamedTensor& named : tensors)
+    if (named.name == name) return named.tensor;
+  throw internal_error("a batch without the tensor " + std::string(name));
+}
+
+bool Batch::has(std::string_view name) const {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const NamedTensor& named) { return named.name == name; });
+}
+
+int64_t BatchLayout::place(int64_t bytes) {
+  const int64_t at = bytes_;
+  bytes_ += round_up(bytes, kAlignment);
+  return at;
+}
+
+BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind)
+    : shape_(shape), node_inputs_(sizes.node_inputs), dtype_(dtype) {
+  place_edges("mesh", shape.edges, sizes.edge_inputs.front(), kind == Sizes::capacity);
+  if (sizes.edge_inputs.size() > 1) place_edges("world", shape.world_edges, sizes.edge_inputs[1], true);
+  node_features_ = place(shape.nodes * node_inputs_ * size_of(dtype));
+  add(kWindowWeight, Shape{1}, DType::f64);
+}
+
+void BatchLayout::place_edges(const char* name, int64_t edges, int64_t inputs, bool counted) {
+  constexpr int64_t kIndex = size_of(DType::i32);
+  edge_sets_.push_back({.name = name,
+                        .edges = edges,
+                        .inputs = inputs,
+                        .counted = counted,
+                        .senders = place(edges * kIndex),
+                        .receivers = place(edges * kIndex),
+                        .receiver_offsets = place((shape_.nodes + 1) * kIndex),
+                        .sender_offsets = place((shape_.nodes + shape_.ghosts + 1) * kIndex),
+                        .sender_order = place(edges * kIndex),
+                        .features = place(edges * inputs * size_of(dtype_)),
+                        .counts = place(3 * size_of(DType::i64))});
+}
+
+void BatchLayout::add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows) {
+  placed_.push_back({name, place(shape.elements() * size_of(dtype)), shape, dtype, rows});
+}
+
+Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
+  const auto over = [&](int64_t offset, const Shape& shape, DType dtype) {
+    return Tensor::over(memory, offset, shape, dtype);
+  };
+  Batch batch;
+  batch.graph.nodes = shape_.nodes;
+  batch.graph.halo = halo_;
+  for (const PlacedEdges& placed : edge_sets_) {
+    EdgeSet set{placed.name, {}, over(placed.features, {placed.edges, placed.inputs}, dtype_)};
+    Graph& graph = set.graph;
+    graph.nodes = shape_.nodes + shape_.ghosts;
+    graph.owned_nodes = shape_.nodes;
+    graph.edges = placed.edges;
+    graph.senders = over(placed.senders, {placed.edges}, DType::i32);
+    graph.receivers = over(placed.receivers, {placed.edges}, DType::i32);
+    graph.receiver_offsets = over(placed.receiver_offsets, {shape_.nodes + 1}, DType::i32);
+    graph.sender_offsets = over(placed.sender_offsets, {graph.nodes + 1}, DType::i32);
+    graph.sender_order = over(placed.sender_order, {placed.edges}, DType::i32);
+    if (placed.counted && counts) graph.counts = over(placed.counts, {3}, DType::i64);
+    batch.graph.edge_sets.push_back(std::move(set));
+  }
+  batch.graph.node_features = over(node_features_, {shape_.nodes, node_inputs_}, dtype_);
+  for (const Placed& tensor : placed_)
+    batch.tensors.push_back({tensor.name, over(tensor.offset, tensor.shape, tensor.dtype), tensor.rows});
+  return batch;
+}
+
+}  // namespace meshgrad

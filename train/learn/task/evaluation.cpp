@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/learn/task/rollout.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshgrad {
+
+FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets) : targets_(targets), sums_(targets.size()) {}
+
+void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& truth,
+                      const std::vector<uint8_t>& mask) {
+  const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
+  for (size_t node = 0; node < mask.size(); ++node) {
+    if (mask[node] == 0) continue;
+    size_t at = node * width;
+    for (size_t field = 0; field < targets_.size(); ++field) {
+      Sums& sums = sums_[field];
+      for (int c = 0; c < targets_[field].components; ++c, ++at) {
+        const double error = static_cast<double>(ours[at]) - static_cast<double>(truth[at]);
+        const double value =
+            static_cast<double>(truth[at]) + targets_[field].offset_of(static_cast<size_t>(c));
+        sums.squares += error * error;
+        sums.absolute += std::abs(error);
+        sums.truth_squares += value * value;
+        sums.count += 1.0;
+      }
+    }
+  }
+}
+
+std::vector<FieldError> FieldErrors::fields() const {
+  std::vector<FieldError> fields;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const Sums& sums = sums_[i];
+    const double none = std::nan("");
+    fields.push_back({targets_[i].name, targets_[i].unit,
+                      sums.count > 0.0 ? std::sqrt(sums.squares / sums.count) : none,
+                      sums.count > 0.0 ? sums.absolute / sums.count : none,
+                      sums.truth_squares > 0.0 ? std::sqrt(sums.squares / sums.truth_squares) : none});
+  }
+  return fields;
+}
+
+std::vector<double> FieldErrors::sums() const {
+  std::vector<double> values;
+  for (const Sums& sums : sums_)
+    values.insert(values.end(), {sums.squares, sums.absolute, sums.truth_squares, sums.count});
+  return values;
+}
+
+void FieldErrors::add_sums(std::span<const double> sums) {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].squares += sums[4 * i];
+    sums_[i].absolute += sums[4 * i + 1];
+    sums_[i].truth_squares += sums[4 * i + 2];
+    sums_[i].count += sums[4 * i + 3];
+  }
+}
+
+namespace {
+
+/// Several FieldErrors that are summed together: of one trajectory, then of all of them.
+using ErrorSums = std::vector<FieldErrors>;
+
+/// Calls `errors_of` for each trajectory, and adds what it returns in their order: sums then do not depend on
+/// which rank computed them. Every rank calls it, and gets all sums.
+ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptions& options,
+                                int64_t trajectories, const ErrorSums& zeros,
+                                const std::function<ErrorSums(int64_t)>& errors_of) {
+  Ranks alone;
+  Ranks& ranks = options.ranks != nullptr ? *options.ranks : alone;
+  const auto size = static_cast<size_t>(ranks.size());
+  const size_t width = zeros.front().sums().size();
+  ErrorSums all = zeros;
+  for (int64_t begin = 0; begin < trajectories; begin += ranks.size()) {
+    std::vector<std::vector<double>> sums(size, std::vector<double>(zeros.size() * width));
+    if (begin + ranks.rank() < trajectories) {
+      std::vector<double>& mine = sums[static_cast<size_t>(ranks.rank())];
+      mine.clear();
+      for (const FieldErrors& errors : errors_of(begin + ranks.rank())) {
+        const std::vector<double> values = errors.sums();
+        mine.insert(mine.end(), values.begin(), values.end());
+      }
+      trained.task.dataset().check_unchanged();
+    }
+    std::vector<std::span<std::byte>> parts;
+    for (std::vector<double>& part : sums) parts.push_back(std::as_writable_bytes(std::span(part)));
+    all_gather_bytes(ranks, parts, "evaluation");
+    for (const std::vector<double>& part : sums)
+      for (size_t i = 0; i < all.size(); ++i) all[i].add_sums(std::span(part).subspan(i * width, width));
+  }
+  return all;
+}
+
+// The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of the horizons.
+constexpr size_t kOneStep = 0, kNoChange = 1, kAllSteps = 2, kFirstHorizon = 3;
+
+ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& task,
+                             const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
+                             const ErrorSums& zeros) {
+  ErrorSums errors = zeros;
+  const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, number);
+  const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
+  const FrameRange range = task.for_validation().sample_frames(trajectory.frames());
+  for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
+    const FieldState state = task.state_at(trajectory, t);
+    const std::vector<float> truth = task.inputs().target_values(trajectory, t + 1);
+    errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask);
+    errors[kNoChange].add(state.current, truth, mask);
+  }
+  const int64_t steps = rollout_frames(task, trajectory, {});
+  int64_t step = 0;
+  const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
+    ++step;
+    errors[kAllSteps].add(ours, truth, mask);
+    for (size_t i = 0; i < options.horizons.size(); ++i) {
+      if (step <= options.horizons[i] && options.horizons[i] <= steps)
+        errors[kFirstHorizon + i].add(ours, truth, mask);
+    }
+  };
+  try {
+    roll_out(trained, task, trajectory, {.boundary = boundary},
+             [&](const RolloutFrame& frame) { compare(frame.ours, frame.truth); });
+  } catch (const TooManyWorldEdges& error) {
+    if (step == 0) throw;  // of the data
+    // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
+    // finite.
+    if (options.progress) options.progress(fmt::format("a rollout has diverged: {}", error.what()));
+    const std::vector<float> none(task.inputs().target_values(trajectory, range.first).size(), std::nanf(""));
+    while (step < steps) compare(none, none);
+  }
+  return errors;
+}
+
+void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, const EvaluateOptions& options,
+                      Evaluation& result) {
+  DynamicsErrors& errors = result.dynamics.emplace();
+  errors.boundary = options.boundary.value_or(RolloutBoundary::data);
+  errors.inputs_from_data = given_inputs(task.inputs());
+  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task.inputs().targets()));
+  const ErrorSums sums =
+      sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
+        if (options.progress)
+          options.progress(fmt::format("trajectory {} of {}", number + 1, result.trajectories));
+        return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+      });
+  result.fields = sums[kOneStep].fields();
+  errors.no_change = sums[kNoChange].fields();
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < result.trajectories; ++i)
+    lengths.push_back(rollout_frames(task, task.inputs().dataset().trajectory(options.split, i), {}));
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const auto rollouts = [&](int64_t steps) {
+    return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });
+  };
+  for (size_t i = 0; i < options.horizons.size(); ++i) {
+    const int64_t steps = options.horizons[i];
+    if (steps < longest)
+      errors.rollouts.push_back({steps, rollouts(steps), sums[kFirstHorizon + i].fields()});
+  }
+  std::ranges::sort(errors.rollouts, {}, &RolloutErrors::steps);
+  errors.rollouts.push_back({longest, rollouts(longest), sums[kAllSteps].fields()});
+}
+
+void compare_steady(const TrainedModel& trained, const SteadyField& task, const EvaluateOptions& options,
+                    Evaluation& result) {
+  const ErrorSums zeros(1, FieldErrors(task.inputs().targets()));
+  const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
+    if (options.progress && i % 100 == 0)
+      options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));
+    ErrorSums errors = zeros;
+    const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, i);
+    const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
+    for (int64_t t = 0; t < trajectory.frames(); ++t) {
+      errors.front().add(predict_steady(trained, task, trajectory, t),
+                         task.inputs().target_values(trajectory, t), mask);
+    }
+    return errors;
+  });
+  result.fields = sums.front().fields();
+}
+
+}  // namespace
+
+void check_something_to_predict(const Task& task, const std::string& split,
+                                std::optional<int64_t> trajectory) {
+  const std::string where =
+      trajectory ? fmt::format("trajectory {} of split {}", *trajectory, split) : "split " + split;
+  const int64_t first = trajectory.value_or(0);
+  const int64_t end = trajectory ? first + 1 : task.dataset().size(split);
+  int64_t nodes = 0, frames = 0;
+  for (int64_t i = first; i < end; ++i) {
+    const TrajectoryView view = task.dataset().trajectory(split, i);
+    const int64_t predicted = task.inputs().predicted_nodes(view.mesh());
+    nodes += predicted;
+    if (predicted > 0) frames += task.for_validation().sample_frames(view.frames()).size();
+  }
+  if (nodes == 0) {
+    throw config_error(
+        "data.predicted_types", "types that nodes of " + where + " have",
+        fmt::format("[{}]", fmt::join(task.inputs().config().predicted_types, ", ")),
+        "choose another --split or --data; see meshgrad info " + task.dataset().path().string());
+  }
+  if (frames == 0) {
+    throw config_error("--split", fmt::format("at least {} frames", task.for_validation().least_frames()),
+                       "fewer in " + where, "choose another --split or --data");
+  }
+}
+
+std::vector<std::string> given_inputs(const MeshInputs& inputs) {
+  std::vector<std::string> names;
+  for (const MeshInputs::Input& input : inputs.inputs()) {
+    if (input.field.dynamic && input.target_column < 0) names.push_back(input.field.name);
+  }
+  const auto& world = inputs.world_position();
+  if (world && world->field.dynamic && world->target_column < 0) names.push_back(world->field.name);
+  return names;
+}
+
+std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
+                                           const std::vector<FieldError>& reference) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (!(ours[i].rmse <= reference[i].rmse)) names.push_back(ours[i].name);
+  }
+  return names;
+}
+
+Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) {
+  const int64_t size = trained.task.dataset().size(options.split);
+  Evaluation result{.split = options.split,
+                    .trajectories = options.trajectories > 0 ? std::min(options.trajectories, size) : size,
+                    .targets = trained.task.inputs().target_names()};
+  check_something_to_predict(trained.task, options.split);
+  if (const auto* dynamics = trained.task.as<MeshDynamics>())
+    compare_dynamics(trained, *dynamics, options, result);
+  if (const auto* steady = trained.task.as<SteadyField>()) compare_steady(trained, *steady, options, result);
+  return result;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// How good a trained model is, in physical units: errors of each target field over the predicted nodes.
+#pragma once
+#include <meshgrad/train/learn/task/task.h>
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace meshgrad {
+
+class MeshParts;  // mesh_parts.h
+
+/// A model with what it needs to predict. All references outlive it.
+struct TrainedModel {
+  Runtime& runtime;
+  const Task& task;
+  const Model& model;
+  const Normalizers& normalizers;
+  DType precision = DType::f32;
+  MeshParts* parts = nullptr;  ///< computes each mesh in parts; null: whole
+};
+
+/// Sums of errors, field by field; every compared value counts the same.
+class FieldErrors {
+ public:
+  explicit FieldErrors(const std::vector<FieldInfo>& targets);
+  /// Values [nodes, outputs] where `mask` [nodes] is not 0.
+  void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask);
+  /// NaN while nothing was added.
+  std::vector<FieldError> fields() const;
+
+  /// The sums as numbers, to add them to those of another rank's FieldErrors of the same fields.
+  std::vector<double> sums() const;
+  void add_sums(std::span<const double> sums);
+
+ private:
+  struct Sums {
+    double squares = 0.0, absolute = 0.0, truth_squares = 0.0, count = 0.0;
+  };
+  std::vector<FieldInfo> targets_;
+  std::vector<Sums> sums_;
+};
+
+/// Names of the inputs that change over time and are not predicted: rollouts read them from the data at every
+/// step.
+std::vector<std::string> given_inputs(const MeshInputs& inputs);
+
+/// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
+std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
+                                           const std::vector<FieldError>& reference);
+
+/// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
+/// data.predicted_types, or too few frames. Errors over nothing would be NaN.
+void check_something_to_predict(const Task& task, const std::string& split,
+                                std::optional<int64_t> trajectory = {});
+
+/// Throws ConfigError for an unknown split, and for one without anything to predict.
+Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);
+
+}  // namespace meshgrad

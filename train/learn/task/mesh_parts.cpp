@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/rank_halo.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/nn/partition/in_turn.h>
+#include <meshgrad/train/data/owners_file.h>
+#include <meshgrad/train/learn/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/unrolled_loss.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+constexpr size_t kMostKnown = 64;  // beyond one of each part: meshes that differ from sample to sample
+
+GraphBatch on_host(const GraphBatch& batch, const Stream& stream) {
+  GraphBatch host = batch;
+  const auto fetch = [&](Tensor& tensor) {
+    if (tensor.defined()) tensor = to_host(tensor, stream);
+  };
+  fetch(host.node_features);
+  for (EdgeSet& set : host.edge_sets) {
+    for (Tensor* tensor : {&set.features, &set.graph.senders, &set.graph.receivers,
+                           &set.graph.receiver_offsets, &set.graph.sender_offsets, &set.graph.sender_order})
+      fetch(*tensor);
+  }
+  return host;
+}
+
+/// Every rank's rows of the prediction, in the mesh's order, on each rank.
+Tensor gather_rows(Ranks& ranks, const Tensor& owned, std::span<const Part* const> parts, int64_t nodes) {
+  const Tensor whole = host_tensor({nodes, owned.width()}, owned.dtype());
+  std::vector<Tensor> rows;
+  std::vector<std::span<std::byte>> places;
+  for (const Part* part : parts) {
+    rows.push_back(part->rank == ranks.rank() ? owned
+                                              : host_tensor({part->owned, owned.width()}, owned.dtype()));
+    places.emplace_back(static_cast<std::byte*>(rows.back().raw()), static_cast<size_t>(rows.back().bytes()));
+  }
+  all_gather_bytes(ranks, places, "prediction");
+  for (size_t i = 0; i < parts.size(); ++i) place_rows(rows[i], *parts[i], whole);
+  return whole;
+}
+
+/// Throws DataError on every rank unless each two agree on the rows between them. `numbers` are those of
+/// nodes at their owners.
+void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numbers) {
+  std::vector<std::vector<int64_t>> expected(static_cast<size_t>(ranks.size())), sent(expected);
+  const auto number_of = [&](int32_t node) {
+    return numbers[static_cast<size_t>(part.nodes[static_cast<size_t>(node)])];
+  };
+  auto ghost = static_cast<int32_t>(part.owned);
+  auto from = part.sent.begin();
+  for (const Neighbour& neighbour : part.neighbours) {
+    const auto rank = static_cast<size_t>(neighbour.rank);
+    for (int64_t i = 0; i < neighbour.ghosts; ++i) expected[rank].push_back(number_of(ghost++));
+    for (int64_t i = 0; i < neighbour.sent; ++i) sent[rank].push_back(number_of(*from++));
+  }
+  const std::vector<std::vector<int64_t>> wanted = exchange_lists(ranks, expected, "ghosts of parts");
+  const auto other = std::mismatch(wanted.begin(), wanted.end(), sent.begin()).first - wanted.begin();
+  const bool fits = other == ranks.size();
+  if (!agree(ranks, !fits, "ghosts of parts")) return;
+  constexpr const char* kFix =
+      "give each rank every cell or edge that has one of its own nodes, and each ghost its owner and number";
+  if (fits)
+    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders", "others", kFix);
+  const auto index = static_cast<size_t>(other);
+  throw data_error(fmt::format("mesh in parts: ranks {} and {}", ranks.rank(), other),
+                   fmt::format("the {} nodes that edges of rank {} make neighbours of rank {}",
+                               sent[index].size(), ranks.rank(), other),
+                   fmt::format("{} ghosts there, or others", wanted[index].size()), kFix);
+}
+
+template <class T>
+void write_values(const std::vector<T>& values, const Tensor& to) {
+  std::copy(values.begin(), values.end(), to.data<T>());
+}
+
+void write_rows_of_frames(const Tensor& from, int64_t nodes, const Part& part, const Tensor& to) {
+  const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
+  const int64_t frames = nodes > 0 ? from.rows() / unrolled_rows(nodes) : 0;
+  for (int64_t frame = 0; frame < frames; ++frame) {
+    const int64_t source = frame * unrolled_rows(nodes), target = frame * unrolled_rows(part.owned);
+    copy_rows(from.row_range(source, source + nodes), owned, to.row_range(target, target + part.owned));
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> MeshCut::owners(const MeshView& mesh, int64_t parts) const {
+  if (method == MeshPartition::file) {
+    if (static_cast<int64_t>(given.size()) != mesh.nodes) {
+      throw config_error("ranks.partition_file", fmt::format("a line for each of {} nodes", mesh.nodes),
+                         fmt::format("{} in {}", given.size(), file),
+                         "all meshes of the data must have the file's nodes; else set ranks.partition = "
+                         "\"rcb\"");
+    }
+    const int32_t largest = given.empty() ? 0 : *std::max_element(given.begin(), given.end());
+    if (largest >= parts) {
+      throw config_error("ranks.partition_file", fmt::format("ranks from 0 to {}", parts - 1),
+                         fmt::format("{} in {}", largest, file),
+                         "start as many ranks as the file was made for, or cut the mesh again");
+    }
+    return given;
+  }
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const std::vector<int32_t> weights = node_weights({&edges, 1}, mesh.nodes);
+  if (method == MeshPartition::metis) return metis_owners({&edges, 1}, weights, parts);
+  return bisect_coordinates(mesh.positions, mesh.dim, weights, parts);
+}
+
+MeshCut mesh_cut(const RanksConfig& config) {
+  MeshCut cut{.method = config.partition == MeshPartition::none ? MeshPartition::rcb : config.partition};
+  if (cut.method == MeshPartition::metis && !metis_available()) {
+    throw config_error("ranks.partition", "\"none\", \"rcb\" or \"file\" in a build without METIS",
+                       "\"metis\"",
+                       "use \"rcb\", or install libmetis-dev and build with -DMESHGRAD_METIS=ON");
+  }
+  if (cut.method == MeshPartition::file) {
+    cut.file = config.partition_file;
+    if (cut.file.empty()) {
+      throw config_error("ranks.partition_file", "a file, with ranks.partition = \"file\"", "none",
+                         "name the file that gpmetis wrote for this mesh, such as wing.graph.part.4");
+    }
+    cut.given = read_owners(cut.file);
+  }
+  return cut;
+}
+
+MeshParts::MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks)
+    : runtime_(runtime),
+      cut_(std::move(cut)),
+      ranks_(&ranks),
+      exchange_(std::make_shared<RankHaloExchange>(ranks)),
+      count_(ranks.size()) {}
+
+MeshParts::MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks)
+    : runtime_(runtime),
+      given_(std::move(given)),
+      ranks_(&ranks),
+      exchange_(std::make_shared<RankHaloExchange>(ranks)),
+      count_(ranks.size()) {}
+
+MeshParts::MeshParts(Runtime& runtime, MeshCut cut, int64_t parts)
+    : runtime_(runtime), cut_(std::move(cut)), count_(parts) {}
+
+const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
+  const auto found = owners_.find(mesh.index);
+  if (found != owners_.end()) return found->second;
+  if (owners_.size() >= kMostKnown) owners_.clear();
+  return owners_[mesh.index] = cut_.owners(mesh, count_);
+}
+
+Part MeshParts::given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges) {
+  std::vector<int32_t> owners;
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const GivenPart& given = given_.at(static_cast<size_t>(meshes[i].index));
+    const int64_t first = static_cast<int64_t>(i) << 32U;
+    for (int64_t node = 0; node < given.owned(meshes[i]); ++node) {
+      owners.push_back(ranks_->rank());
+      numbers.push_back(first + node);
+    }
+    owners.insert(owners.end(), given.ghost_owner.begin(), given.ghost_owner.end());
+    for (const int32_t number : given.ghost_number) numbers.push_back(first + number);
+  }
+  Part part = make_part(owners, ranks_->rank(), count_, edges, numbers);
+  check_borders(*ranks_, part, numbers);
+  return part;
+}
+
+MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,
+                                   int64_t number) {
+  std::vector<int64_t> numbers;
+  for (const MeshView& mesh : meshes) numbers.push_back(mesh.index);
+  const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.number == number && known.meshes == numbers;
+  });
+  if (found != known_.end()) {
+    known_.splice(known_.begin(), known_, found);
+    return known_.front();
+  }
+  std::vector<int32_t> owners;
+  for (const MeshView& mesh : meshes) {
+    if (!given_.empty()) break;
+    const std::vector<int32_t>& own = owners_of(mesh);
+    owners.insert(owners.end(), own.begin(), own.end());
+  }
+  Part part = given_.empty() ? make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole))
+                             : given_part(meshes, sorted_edges(whole));
+  if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
+  known_.push_front({std::move(numbers), number, std::move(part), nullptr});
+  return known_.front();
+}
+
+void MeshParts::use(const std::shared_ptr<const DeviceRanks>& between_gpus) {
+  if (between_gpus == nullptr) return;
+  exchange_ = std::make_shared<DeviceHaloExchange>(between_gpus, runtime_.stream());
+  known_.clear();
+}
+
+void MeshParts::begin_batch(const GraphBatch& whole) {
+  if (whole.edge_sets.size() > 1) known_.clear();
+}
+
+void MeshParts::check(const MeshView& mesh) {
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  given_part({&mesh, 1}, {&edges, 1});
+}
+
+const Part& MeshParts::part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number) {
+  return known(meshes, whole, number).part;
+}
+
+std::vector<Part> MeshParts::all(std::span<const MeshView> meshes, const GraphBatch& whole) {
+  std::vector<Part> parts;
+  for (int64_t number = 0; number < count_; ++number) parts.push_back(part(meshes, whole, number));
+  return parts;
+}
+
+std::shared_ptr<const Halo> MeshParts::halo(std::span<const MeshView> meshes, const GraphBatch& whole) {
+  Known& known = this->known(meshes, whole, rank());
+  if (known.halo == nullptr) {
+    known.halo = std::make_shared<Halo>(part_halo(runtime_, known.part, exchange_));
+  }
+  return known.halo;
+}
+
+Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphBatch& batch) {
+  const GraphBatch whole = on_host(batch, runtime_.stream());
+  const std::span<const MeshView> meshes(&mesh, 1);
+  begin_batch(whole);
+  if (in_turn()) return PartsInTurn(runtime_, whole, all(meshes, whole)).predict(model);
+  const GraphBatch own = part_batch(runtime_, whole, part(meshes, whole, rank()), exchange_);
+  Tape tape(runtime_, Tape::Mode::evaluate);
+  const Tensor prediction = to_host(forward(model, tape, own).front().value(), runtime_.stream());
+  std::vector<const Part*> parts;  // a list's elements stay where they are
+  for (int64_t number = 0; number < count_; ++number) parts.push_back(&part(meshes, whole, number));
+  return gather_rows(*ranks_, prediction, parts, whole.nodes);
+}
+
+Model model_giving(const Model& model, const Variable& prediction) {
+  Model giving;
+  giving.parameters = model.parameters;
+  giving.stages.push_back(
+      {"prediction", false, [prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values&) {
+         return Values{prediction};
+       }});
+  return giving;
+}
+
+std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
+                                const std::vector<Sample>& samples) {
+  std::vector<MeshView> meshes;
+  for (const Sample& sample : samples) meshes.push_back(dataset.trajectory(split, sample.trajectory).mesh());
+  return meshes;
+}
+
+BatchShape shape_of(const Part& part) {
+  const int64_t world = part.edge_sets.size() > 1 ? std::max<int64_t>(1, part.edge_sets[1].edges()) : 0;
+  return {.nodes = part.owned,
+          .edges = part.edge_sets.front().edges(),
+          .ghosts = part.ghosts(),
+          .world_edges = world};
+}
+
+void write_part(const Batch& whole, const Part& part, const Batch& to) {
+  const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
+  copy_rows(whole.graph.node_features, owned, to.graph.node_features);
+  for (size_t set = 0; set < part.edge_sets.size(); ++set) {
+    const PartEdges& edges = part.edge_sets[set];
+    const EdgeSet& target = to.graph.edge_sets[set];
+    write_values(edges.senders, target.graph.senders);
+    write_values(edges.receivers, target.graph.receivers);
+    write_values(edges.receiver_offsets, target.graph.receiver_offsets);
+    write_values(edges.sender_offsets, target.graph.sender_offsets);
+    write_values(edges.sender_order, target.graph.sender_order);
+    copy_rows(whole.graph.edge_sets[set].features, edges.rows, target.features);
+    if (target.graph.counts.defined())
+      write_values(std::vector<int64_t>{target.graph.nodes, part.owned, edges.edges()}, target.graph.counts);
+  }
+  for (size_t i = 0; i < whole.tensors.size(); ++i) {
+    const NamedTensor& from = whole.tensors[i];
+    const Tensor& target = to.tensors[i].tensor;
+    switch (from.rows) {
+      case TensorRows::nodes:
+        copy_rows(from.tensor, owned, target);
+        break;
+      case TensorRows::frames:
+        write_rows_of_frames(from.tensor, whole.graph.nodes, part, target);
+        break;
+      case TensorRows::batch:
+        std::memcpy(target.raw(), from.tensor.raw(), static_cast<size_t>(target.bytes()));
+        break;
+    }
+  }
+}
+
+}  // namespace meshgrad

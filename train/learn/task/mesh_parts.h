@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshParts: the meshes of a batch, cut into parts: one for each rank, or all of them in turn in one process.
+// The parts of a mesh are computed once and kept, as long as batches use them; with world edges only which
+// nodes each owns, and its ghosts and edges anew for each batch.
+#pragma once
+#include <meshgrad/autograd/halo.h>
+#include <meshgrad/engine/ranks/device_ranks.h>
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/nn/partition/part.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/learn/task/batch_layout.h>
+#include <meshgrad/train/learn/task/sample.h>
+
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// How meshes are cut.
+struct MeshCut {
+  MeshPartition method = MeshPartition::rcb;
+  std::vector<int32_t> given;  ///< of MeshPartition::file: the rank of each node
+  std::string file;
+
+  /// The part of each node of a mesh, for that many parts. Throws ConfigError for a file that does not fit.
+  std::vector<int32_t> owners(const MeshView& mesh, int64_t parts) const;
+};
+/// What ranks.partition asks for; with "none", bisection. Reads the file, and throws its DataError; throws
+/// ConfigError for METIS in a build without it.
+MeshCut mesh_cut(const RanksConfig& config);
+
+/// A rank's part of a mesh that a host application has partitioned. The mesh's arrays are those of the part
+/// alone: the nodes that the rank owns, then its ghost nodes, and every edge of an owned node.
+struct GivenPart {
+  std::vector<int32_t> ghost_owner;   ///< [ghosts]: the rank
+  std::vector<int32_t> ghost_number;  ///< [ghosts]: of the node among those of its owner
+  int64_t owned(const MeshView& mesh) const { return mesh.nodes - static_cast<int64_t>(ghost_owner.size()); }
+};
+
+class MeshParts {
+ public:
+  /// A part for each rank. References outlive it.
+  MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks);
+  /// The parts that a host application gives: given[i] of the mesh with index i. Batches hold this rank's
+  /// part alone, so part() and halo() are collective, of this rank's number, and predict() is not for these.
+  MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks);
+  /// This many parts, one after another in this process.
+  MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
+
+  int64_t count() const { return count_; }
+  /// Rows go between GPUs from now on instead of through host memory; null changes nothing.
+  void use(const std::shared_ptr<const DeviceRanks>& between_gpus);
+  /// Before the parts of another batch are asked for: with world edges, which no two batches share, neither
+  /// ghosts nor edges are those of the batch before.
+  void begin_batch(const GraphBatch& whole);
+  bool in_turn() const { return ranks_ == nullptr; }
+  /// Of a given part: the nodes of a mesh that this rank owns.
+  int64_t owned(const MeshView& mesh) const { return given_.at(static_cast<size_t>(mesh.index)).owned(mesh); }
+  int64_t rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
+
+  /// Of given parts: throws DataError on every rank unless they agree on the nodes at the borders of this
+  /// mesh. Collective.
+  void check(const MeshView& mesh);
+  /// One part of the disjoint union of these meshes, whose graph lies on the host.
+  const Part& part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
+  std::vector<Part> all(std::span<const MeshView> meshes, const GraphBatch& whole);
+  /// What this rank's part of them exchanges with the other ranks'.
+  std::shared_ptr<const Halo> halo(std::span<const MeshView> meshes, const GraphBatch& whole);
+
+  /// The model's prediction for a mesh, [nodes, outputs] on the host, in the mesh's order: on every rank the
+  /// same. A collective call where parts belong to ranks. The batch may lie on a device.
+  Tensor predict(const Model& model, const MeshView& mesh, const GraphBatch& whole);
+
+ private:
+  struct Known {
+    std::vector<int64_t> meshes;  // numbers within the file
+    int64_t number = 0;           // of the part
+    Part part;
+    std::shared_ptr<const Halo> halo;  // where there are ranks
+  };
+  Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
+  const std::vector<int32_t>& owners_of(const MeshView& mesh);
+  Part given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges);
+
+  Runtime& runtime_;
+  MeshCut cut_;
+  std::vector<GivenPart> given_;  // empty: meshes are cut here
+  Ranks* ranks_ = nullptr;
+  std::shared_ptr<HaloExchange> exchange_;  // where there are ranks
+  int64_t count_;
+  std::list<Known> known_;                          // most recently used first
+  std::map<int64_t, std::vector<int32_t>> owners_;  // of recent meshes
+};
+
+/// A model whose prediction is known: a task's loss then compares that.
+Model model_giving(const Model& model, const Variable& prediction);
+
+/// The meshes of samples, in their order.
+std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
+                                const std::vector<Sample>& samples);
+
+/// The sizes of a part's batch.
+BatchShape shape_of(const Part& part);
+
+/// Fills the tensors of a part's batch from those of the whole; all lie on the host.
+void write_part(const Batch& whole, const Part& part, const Batch& to);
+
+}  // namespace meshgrad

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What predictions take and give, and errors of predictions: plain values, all in physical units.
+#pragma once
+#include <meshgrad/train/learn/config/config.h>
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+class Ranks;  // engine/ranks/ranks.h
+
+/// The target fields of one mesh at one time, in physical units.
+struct FieldState {
+  std::vector<float> current;  ///< [nodes, outputs]
+  /// The frames before, [frames, nodes, outputs], latest first: as many as data.history where second changes
+  /// are predicted, else one fewer. With the defaults none, or one.
+  std::vector<float> previous;
+
+  /// `next` becomes the current frame, and the oldest is dropped. Leaves memory of the same size in `next`.
+  void advance(std::vector<float>&& next);
+  /// [nodes, outputs] of the frame that many before the current one.
+  std::span<const float> frame(int64_t before) const;
+};
+
+struct RolloutOptions {
+  int64_t steps = 0;  ///< 0: to the end of the trajectory; more than it has: see RolloutFrame
+  RolloutBoundary boundary = RolloutBoundary::data;
+};
+
+/// A frame of a rollout. Behind the last frame of the data there is no truth: it is empty, and boundary
+/// values and the inputs that are not predicted are those of the data's last frame.
+struct RolloutFrame {
+  int64_t t = 0;                    ///< frame of the trajectory, from 1
+  const std::vector<float>& ours;   ///< [nodes, outputs]
+  const std::vector<float>& truth;  ///< likewise, or empty
+};
+
+/// Errors of one field over all its components, in its unit.
+struct FieldError {
+  std::string name, unit;
+  double rmse = 0.0;         ///< root of the mean squared error
+  double mae = 0.0;          ///< mean absolute error
+  double relative_l2 = 0.0;  ///< |ours - truth| / |truth|, over everything compared; NaN where the truth is 0
+};
+
+struct EvaluateOptions {
+  std::string split = "test";
+  int64_t stride = 1;  ///< MeshDynamics: one-step errors from every stride-th frame
+  std::optional<RolloutBoundary>
+      boundary;  ///< MeshDynamics; absent: the data's, or of a Predictor its configuration's
+  std::vector<int64_t> horizons = {};  ///< MeshDynamics: steps of DynamicsErrors::rollouts beside all; empty:
+                                       ///< none, or of a Predictor its configuration's
+  int64_t trajectories = 0;            ///< the first of the split; 0: all
+  std::function<void(const std::string&)> progress;
+  /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
+  /// the same result; null: this one alone. The result does not depend on their number.
+  Ranks* ranks = nullptr;
+};
+
+/// Errors of the first `steps` predictions of rollouts, over all these predictions together.
+struct RolloutErrors {
+  int64_t steps = 0;
+  int64_t rollouts = 0;  ///< that have so many steps
+  std::vector<FieldError> fields;
+};
+
+/// Errors over time.
+struct DynamicsErrors {
+  /// Of predicting that nothing changes, from the same frames as Evaluation::fields.
+  std::vector<FieldError> no_change;
+  /// Over steps 1 to h for each of EvaluateOptions::horizons, ascending: each where a rollout is longer, over
+  /// the rollouts that have so many steps. The last one is over all steps of all rollouts; its `steps` are
+  /// those of the longest.
+  std::vector<RolloutErrors> rollouts;
+  RolloutBoundary boundary = RolloutBoundary::data;
+  std::vector<std::string> inputs_from_data;  ///< as given_inputs
+};
+
+struct Evaluation {
+  std::string split;
+  int64_t trajectories = 0;
+  std::string targets;             ///< "velocity, pressure"
+  std::vector<FieldError> fields;  ///< of one prediction: one step ahead, or of the steady fields
+  std::optional<DynamicsErrors> dynamics;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

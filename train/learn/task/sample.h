@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training sample is made of: where it lies in the data, and its noise.
+#pragma once
+#include <meshgrad/train/learn/config/config.h>
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// One sample: a frame of a trajectory; of data without time, its mesh.
+struct Sample {
+  int64_t trajectory = 0;  ///< within the split
+  int64_t frame = 0;
+  uint32_t visit = 0;  ///< how often it was drawn before
+  bool operator==(const Sample&) const = default;
+};
+
+/// Frames [first, end) of a trajectory at which samples start.
+struct FrameRange {
+  int64_t first = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - first; }
+};
+
+/// Training noise of a sample; none in validation and prediction.
+struct NoiseOptions {
+  double deviation = 0.0;  ///< standard deviation, in the unit of the noisy fields
+  double gamma = 1.0;      ///< share of the noise that the target corrects (MeshDynamics)
+  uint64_t seed = 0;
+  std::vector<FieldNumber> fields = {};  ///< unless empty: deviations of these fields alone
+  double scale = 1.0;                    ///< of all deviations, while the noise rises
+
+  bool any() const { return deviation > 0.0 || !fields.empty(); }
+  double of(std::string_view field) const {
+    if (fields.empty()) return scale * deviation;
+    for (const FieldNumber& number : fields)
+      if (number.field == field) return scale * number.value;
+    return 0.0;
+  }
+};
+
+}  // namespace meshgrad

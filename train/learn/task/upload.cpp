@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/learn/task/batch_layout.h>
+#include <meshgrad/train/learn/task/upload.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+Tensor bytes_of(const StoragePtr& storage, int64_t bytes) {
+  return Tensor::over(storage, 0, Shape{bytes}, DType::u8);
+}
+
+StoragePtr pinned_memory(Device device, int64_t bytes) {
+  void* memory = gpu::allocate_pinned(device.index, bytes);
+  return std::make_shared<Storage>(memory, bytes, Device{}, [memory] { gpu::free_pinned(memory); });
+}
+
+}  // namespace
+
+StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes) {
+  return runtime.allocator().allocate(bytes, BatchLayout::kAlignment, runtime.stream(), Tag::data, "batch");
+}
+
+/// The device may still be copying.
+Uploader::~Uploader() {
+  try {
+    for (const Piece& piece : pieces_) piece.copied.await();
+  } catch (const Error&) {
+    // A device that failed copies no more.
+  }
+}
+
+StoragePtr Uploader::stage(int64_t bytes) {
+  if (!runtime_.stream().on_gpu()) return device_batch_memory(runtime_, bytes);
+  Piece& piece = pieces_[next_];
+  next_ = (next_ + 1) % pieces_.size();
+  piece.copied.await();
+  if (piece.memory == nullptr || piece.memory->bytes() < bytes) {
+    piece.memory = nullptr;
+    piece.memory = pinned_memory(runtime_.device(), std::max(bytes, largest_));
+  }
+  return piece.memory;
+}
+
+StoragePtr Uploader::upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to) {
+  if (!runtime_.stream().on_gpu()) return staged;
+  const StoragePtr device = to != nullptr ? to : device_batch_memory(runtime_, bytes);
+  copy(bytes_of(staged, bytes), bytes_of(device, bytes), runtime_.stream());
+  for (Piece& piece : pieces_) {
+    if (piece.memory == staged) piece.copied.record(runtime_.stream());
+  }
+  return device;
+}
+
+StoragePtr batch_memory_to_write(Runtime& runtime, int64_t bytes) {
+  return runtime.stream().on_gpu() ? host_tensor(Shape{bytes}, DType::u8).storage()
+                                   : device_batch_memory(runtime, bytes);
+}
+
+StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes) {
+  if (!runtime.stream().on_gpu()) return host;
+  const StoragePtr device = device_batch_memory(runtime, bytes);
+  copy(bytes_of(host, bytes), bytes_of(device, bytes), runtime.stream());
+  return device;
+}
+
+}  // namespace meshgrad

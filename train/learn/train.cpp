@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/data/host_memory_error.h>
+#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/planning/recompute.h>
+#include <meshgrad/train/learn/run/history_files.h>
+#include <meshgrad/train/learn/run/resume_check.h>
+#include <meshgrad/train/learn/run/trainer.h>
+#include <meshgrad/train/learn/train.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+/// What OutOfMemory advises to change, with what each change saves: computed when memory has run out.
+void advise_on_memory(Runtime& runtime, const Config& config) {
+  CachingAllocator& allocator = runtime.allocator();
+  Config here = config;
+  here.run.threads = runtime.threads().threads();
+  here.memory = allocator.options();
+  const bool limited = here.memory.memory_limit == allocator.stats().capacity;
+  here.memory.memory_limit = allocator.stats().capacity;
+  allocator.advise([here, limited, device = runtime.device()] {
+    std::vector<std::string> advice;
+    try {
+      const StepProbe probe(Dataset::open(here.data.path).with_edges(edge_options(here.data)), device);
+      for (const MemoryChange& change : memory_ladder(probe, here)) advice.push_back(change.line());
+    } catch (const std::exception&) {
+      // Without predictions the rest of the report still helps.
+    }
+    if (limited) advice.push_back("raise memory.limit");
+    return advice;
+  });
+}
+
+Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver& observer, const Task& task,
+                     const Model& model) {
+  const Recomputation chosen =
+      choose_recomputation(runtime, config, task, largest_batch(config, task.dataset()), model);
+  const auto message = [&](const std::string& text) {
+    if (observer.message) observer.message(text);
+  };
+  if (const std::string text = describe(chosen, model, config.unroll.steps); !text.empty()) {
+    message(text);
+  } else if (config.recompute.mode != RecomputeMode::off) {
+    message("nothing is recomputed: recompute.* selects no stages, or everything fits");
+  }
+  if (config.recompute.offload != chosen.offload) {
+    message(
+        "recompute.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already; "
+        "use \"file\"");
+  }
+  return chosen;
+}
+
+}  // namespace
+
+TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& options) {
+  require_data_path(asked);
+  std::string note;
+  const std::filesystem::path resumed =
+      options.resume && asked.train.batch == kAutoBatch
+          ? checkpoint_to_resume(asked.run.dir, options.checkpoint, options.command)
+          : "";
+  Config config = resolve_batch(runtime, asked, resumed, note);
+  if (options.ranks != nullptr && asked.train.batch == kAutoBatch) {
+    // What fits on every rank.
+    const std::vector<int64_t> fitting = all_gather(*options.ranks, config.train.batch, "train.batch");
+    config.train.batch = *std::min_element(fitting.begin(), fitting.end());
+  }
+  const bool speaks = options.ranks == nullptr || options.ranks->first();
+  if (!note.empty() && speaks && options.observer.message) options.observer.message(note);
+  const std::filesystem::path memory_dir = std::filesystem::path(config.run.dir) / "memory";
+  const bool history = runtime.allocator().options().history > 0;
+  advise_on_memory(runtime, config);
+  try {
+    const TrainResult result =
+        with_host_memory_named(config.data.path, !runtime.stream().on_gpu(), "to train", [&] {
+          Trainer trainer(runtime, config, options, [&](const Task& task, const Model& model) {
+            return choose(runtime, config, speaks ? options.observer : TrainObserver(), task, model);
+          });
+          return trainer.run();
+        });
+    if (history && speaks) write_memory_files(memory_dir, runtime.allocator());
+    return result;
+  } catch (const OutOfMemory&) {
+    try {
+      if (history) write_memory_files(memory_dir, runtime.allocator());
+    } catch (const Error&) {
+      // Running out of memory is the error to report.
+    }
+    throw;
+  }
+}
+
+}  // namespace meshgrad

@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/cli/cli.h>
-
-int main(int argc, char** argv) { return meshgrad::run_cli(argc, argv); }

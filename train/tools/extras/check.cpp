@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/convert/conversion_advice.h>
+#include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/tools/extras/check_page.h>
+#include <meshgrad/train/tools/extras/config_check.h>
+#include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/describe.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/progress.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+namespace meshgrad::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Severity = Finding::Severity;
+
+struct CheckCommand {
+  std::string path;
+  std::vector<std::string> settings;
+  std::string page;
+  bool json = false;
+};
+
+/// A folder of its own, removed at the end. A process that is killed leaves it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "meshgrad-check-XXXXXX").string();
+    if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
+    if (error) {
+      throw data_error("TMPDIR", "a folder for a packed copy of the data", error.message(),
+                       "name another folder by the environment variable TMPDIR");
+    }
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code none;
+    std::filesystem::remove_all(path_, none);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// What was given, and the configuration that it is checked with.
+struct Checked {
+  bool packed = true;  ///< false: the data set is a copy, which was packed for the check
+  std::string path;    ///< of the data, as the user knows it
+  Dataset dataset;
+  Config config;
+  bool guessed = false;  ///< the configuration is what meshgrad init would write
+  DataSummary data;
+  std::optional<ConfigSummary> use;  ///< absent when nothing can be learned from the data
+  std::vector<Finding> findings;     ///< of both
+
+  int64_t count(Severity severity) const {
+    return std::ranges::count(findings, severity, &Finding::severity);
+  }
+};
+
+bool is_packed(const std::string& path) {
+  const std::string start = read_file(path, kPackedMagic.size());
+  return std::ranges::equal(start, kPackedMagic);
+}
+
+Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
+  Checked checked{true, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
+  checked.data = check_data(checked.dataset);
+  try {
+    checked.config = first_config(checked.dataset).config;
+    checked.use = check_config(checked.config, checked.dataset);
+  } catch (const ConfigError& error) {
+    std::string what = error.what();
+    if (what.starts_with('[')) what.erase(0, what.find("] ") + 2);  // the place, which may be a copy's
+    checked.data.findings.push_back({Severity::error, command.path, what,
+                                     "no configuration can be written for this data", "see docs/data.md"});
+  }
+  return checked;
+}
+
+Checked check_configuration(const CheckCommand& command) {
+  const Config config = load_config(command.path, command.settings);
+  require_data_path(config);
+  const Dataset dataset = Dataset::open(config.data.path);
+  ConfigSummary use = check_config(config, dataset);  // wrong fields are reported before the data is read
+  return {true, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
+}
+
+/// What a conversion says beside what a packed file shows.
+void add_warnings_of(const ConvertReport& report, Checked& checked) {
+  std::vector<Finding>& findings = checked.data.findings;
+  for (const std::string& warning : report.warnings) {
+    Finding finding = finding_of_warning(warning);
+    const std::string start = finding.what.substr(0, finding.what.find_first_of(":,"));
+    const auto same = [&](const Finding& known) { return known.what.starts_with(start); };
+    if (std::ranges::none_of(findings, same)) findings.push_back(std::move(finding));
+  }
+}
+
+/// Of what meshgrad convert reads, by way of a packed copy. It is gone before the result is printed, since
+/// the end of a pipe ends the program; the data set stays mapped.
+Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
+  const TemporaryFolder folder;
+  ConvertOptions options;
+  options.input = command.path;
+  options.output = folder.path() / "data.mgd";
+  const ConvertReport report = convert(options);
+  if (!globals.quiet) {
+    for (const std::string& note : report.notes) print_note(note);
+    print_note("read as meshgrad convert does without options; to check it with others, convert it first");
+  }
+  Checked checked = check_packed(command, options.output);
+  checked.packed = false;
+  add_warnings_of(report, checked);
+  return checked;
+}
+
+Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
+  const std::filesystem::path path(command.path);
+  const bool text = path.extension() == ".toml";
+  const bool folder = std::filesystem::is_directory(path);
+  // A damaged packed file is no input of a conversion.
+  const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed(command.path)));
+  Checked checked = text  ? check_configuration(command)
+                    : raw ? check_raw(command, globals)
+                          : check_packed(command, command.path);
+  checked.findings = checked.data.findings;
+  if (checked.use)
+    checked.findings.insert(checked.findings.end(), checked.use->findings.begin(),
+                            checked.use->findings.end());
+  sort_findings(checked.findings);
+  return checked;
+}
+
+std::string columns_text(const std::vector<ColumnGroup>& groups) {
+  int64_t width = 0;
+  std::string text;
+  for (const ColumnGroup& group : groups) {
+    width += group.width;
+    text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", group.name, group.width);
+  }
+  return fmt::format("{}: {}", width, text);
+}
+
+std::string field_lines(const FieldSummary& field) {
+  std::string text;
+  for (size_t c = 0; c < field.components.size(); ++c) {
+    const ComponentSummary& component = field.components[c];
+    const std::string name =
+        field.components.size() == 1 ? field.info.name : fmt::format("{}[{}]", field.info.name, c);
+    const int digits = field.info.offset_of(c) == 0 ? 6 : 15;
+    text +=
+        fmt::format("values    {}: {:.{}g} to {:.{}g}", name, component.min, digits, component.max, digits);
+    if (!field.info.unit.empty()) text += " " + field.info.unit;
+    if (field.info.dtype == DType::f32) text += fmt::format(", mean {:.4g}", component.mean);
+    if (component.change > 0) text += fmt::format(", change per frame {:.3g}", component.change);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string types_text(const std::vector<int64_t>& counts) {
+  std::string text;
+  for (size_t type = 0; type < counts.size(); ++type) {
+    if (counts[type] > 0) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", type, counts[type]);
+  }
+  return text;
+}
+
+std::string use_text(const Checked& checked) {
+  const ConfigSummary& use = *checked.use;
+  std::string text = fmt::format("task      {}{}\n", use.task,
+                                 checked.guessed ? ", as meshgrad init would configure it" : "");
+  text += "nodes in  " + columns_text(use.node_inputs) + "\n";
+  text += "edges in  " + columns_text(use.edge_inputs) + "\n";
+  text += "outputs   " + columns_text(use.outputs) + "\n";
+  text += fmt::format("samples   {} in {}, {} in {}\n", use.train_samples, checked.config.data.train_split,
+                      use.valid_samples, checked.config.data.valid_split);
+  if (use.memory) {
+    text += fmt::format("memory    {:.1f} MiB a step of batch {} on {}; it may use {:.0f} MiB\n",
+                        mebibytes(use.memory->step.reserved), use.memory->batch, name_of(use.memory->device),
+                        mebibytes(use.memory->usable));
+  }
+  return text;
+}
+
+std::string to_text(const Checked& checked) {
+  const Dataset& data = checked.dataset;
+  const DataSummary& summary = checked.data;
+  std::string text =
+      checked.packed
+          ? fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()), data.source())
+          : fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()));
+  text += fmt::format("data      {}, {}, {} in {}-D\n",
+                      counted(data.trajectories(), "trajectory", "trajectories"),
+                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"), data.dim());
+  text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
+  const HistogramRange degree = range_of(summary.degrees);
+  text += fmt::format("nodes     {} to {} a mesh, directed edges {} to {}\n", summary.nodes_min,
+                      summary.nodes_max, summary.edges_min, summary.edges_max);
+  text +=
+      fmt::format("degree    {} to {} edges a node, median {}\n", degree.least, degree.most, degree.median);
+  text += "types     " + types_text(summary.node_types) + " (nodes of all meshes)\n";
+  text += "splits    " + splits_text(data.splits()) + "\n";
+  text += "fields    " + fields_text(data.fields()) + "\n";
+  for (const FieldSummary& field : summary.fields) text += field_lines(field);
+  if (checked.use) text += use_text(checked);
+  text += fmt::format("found     {}, {}, {}\n", counted(checked.count(Severity::error), "error"),
+                      counted(checked.count(Severity::warning), "warning"),
+                      counted(checked.count(Severity::note), "note"));
+  for (const Finding& finding : checked.findings) {
+    text += fmt::format("\n{:9} [{}] {}\n", name_of(finding.severity), finding.place, finding.what);
+    text += fmt::format("  why     {}\n  fix     {}\n", finding.why, finding.remedy);
+  }
+  return text;
+}
+
+Json columns_json(const std::vector<ColumnGroup>& groups) {
+  Json list = Json::array();
+  for (const ColumnGroup& group : groups) list.push_back({{"name", group.name}, {"width", group.width}});
+  return list;
+}
+
+Json fields_json_of(const DataSummary& summary) {
+  std::vector<FieldInfo> infos;
+  for (const FieldSummary& field : summary.fields) infos.push_back(field.info);
+  Json fields = fields_json(infos);
+  for (size_t f = 0; f < fields.size(); ++f) {
+    for (const ComponentSummary& component : summary.fields[f].components) {
+      fields[f]["values"].push_back({{"minimum", component.min},
+                                     {"maximum", component.max},
+                                     {"mean", component.mean},
+                                     {"change_per_frame", component.change},
+                                     {"histogram", component.histogram}});
+    }
+  }
+  return fields;
+}
+
+Json use_json(const Checked& checked) {
+  const ConfigSummary& use = *checked.use;
+  Json json{{"task", use.task},
+            {"guessed", checked.guessed},
+            {"node_inputs", columns_json(use.node_inputs)},
+            {"edge_inputs", columns_json(use.edge_inputs)},
+            {"outputs", columns_json(use.outputs)},
+            {"train_samples", use.train_samples},
+            {"valid_samples", use.valid_samples}};
+  if (use.memory) {
+    json["memory"] = {{"device", name_of(use.memory->device)},
+                      {"batch", use.memory->batch},
+                      {"step_bytes", use.memory->step.reserved},
+                      {"usable_bytes", use.memory->usable},
+                      {"fits", use.memory->fits}};
+  }
+  return json;
+}
+
+Json to_json(const Checked& checked) {
+  const Dataset& data = checked.dataset;
+  const DataSummary& summary = checked.data;
+  const HistogramRange degree = range_of(summary.degrees);
+  Json json{{"path", checked.path},
+            {"source", data.source()},
+            {"bytes", data.bytes()},
+            {"dim", data.dim()},
+            {"dt", data.dt()},
+            {"trajectories", data.trajectories()},
+            {"frames", summary.frames},
+            {"meshes", data.meshes()},
+            {"nodes", {{"min", summary.nodes_min}, {"max", summary.nodes_max}}},
+            {"edges", {{"min", summary.edges_min}, {"max", summary.edges_max}}},
+            {"degree", {{"min", degree.least}, {"median", degree.median}, {"max", degree.most}}},
+            {"degrees", summary.degrees},
+            {"node_types", summary.node_types},
+            {"splits", splits_json(data.splits())},
+            {"fields", fields_json_of(summary)}};
+  if (checked.use) json["use"] = use_json(checked);
+  json["findings"] = Json::array();
+  for (const Finding& finding : checked.findings) {
+    json["findings"].push_back({{"severity", name_of(finding.severity)},
+                                {"place", finding.place},
+                                {"what", finding.what},
+                                {"why", finding.why},
+                                {"remedy", finding.remedy}});
+  }
+  return json;
+}
+
+int run(const CheckCommand& command, const GlobalOptions& globals) {
+  const Checked checked = check_path(command, globals);
+  const auto dumped = [&](int indent) {
+    return to_json(checked).dump(indent, ' ', false, Json::error_handler_t::replace);
+  };
+  if (!command.page.empty()) write_check_page(command.page, checked.dataset, dumped(-1));
+  if (command.json) {
+    print_result(dumped(2) + "\n");
+  } else {
+    print_text(to_text(checked));
+  }
+  return checked.count(Severity::error) > 0 ? kExitFailed : kExitOk;
+}
+
+}  // namespace
+
+void add_check(CommandLine& line) {
+  CLI::App* check =
+      add_command(line.app, "check", "Examine data, and what a configuration makes of it",
+                  {"meshgrad check cylinder.mgd", "meshgrad check config.toml",
+                   "meshgrad check results/ --json", "meshgrad check cylinder.mgd --html check.html"});
+  const auto options = std::make_shared<CheckCommand>();
+  check
+      ->add_option("PATH", options->path,
+                   "A packed file, what convert reads, or a configuration and its data")
+      ->type_name("DATA|CONFIG")
+      ->required();
+  add_settings(*check, options->settings);
+  check->add_option("--html", options->page, "Also write a page with histograms and a picture of a mesh")
+      ->type_name("FILE");
+  add_json(*check, options->json);
+  on_first_run(*check, line, options, run);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a configuration makes of its data, and what is doubtful about the two together.
+#pragma once
+#include <meshgrad/train/convert/data_check.h>
+#include <meshgrad/train/learn/planning/plan.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// Columns of a model's input or output that belong together.
+struct ColumnGroup {
+  std::string name;
+  int64_t width = 0;
+};
+
+struct ConfigSummary {
+  std::string task;  ///< "mesh_dynamics"
+  std::vector<ColumnGroup> node_inputs, edge_inputs, outputs;
+  int64_t train_samples = 0, valid_samples = 0;
+  std::optional<MemoryPlan> memory;  ///< absent where the device's memory is not known
+  std::vector<Finding> findings;     ///< errors first
+};
+
+/// Throws ConfigError for fields, splits and node types that do not fit the data. Finds training splits
+/// without a sample and trajectories that have none, predicted node types that the data lacks, noise and
+/// scales that are unusual, and steps that do not fit in memory. The data set is the one that `config` names.
+ConfigSummary check_config(const Config& config, const Dataset& dataset);
+
+}  // namespace meshgrad

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A configuration for data that was never trained on, guessed from the data.
+#pragma once
+#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/presets.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+struct FirstConfig {
+  Config config;
+  std::map<std::string, std::string> reasons;  ///< full name of a key -> why it has this value
+  std::vector<std::string> notes;              ///< what the user should decide
+};
+
+/// A configuration that trains on `dataset` as it stands. Data with several frames are mesh_dynamics: all f32
+/// fields on nodes that change over time are inputs and targets, static ones and those on graphs are inputs.
+/// Other data are a steady_field: static fields are inputs, or all fields but the last where there is no
+/// other difference. Noise is a third of the smallest target's change. Width and steps follow from the amount
+/// of data, the batch from the memory that is planned on the device. Presets replace what they set. Throws
+/// ConfigError when there is nothing to learn: no such fields, or too few.
+FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen = {});
+
+/// As TOML: keys with a reason, and keys that differ from their defaults; reasons and notes are comments.
+std::string to_toml(const FirstConfig& first);
+
+}  // namespace meshgrad

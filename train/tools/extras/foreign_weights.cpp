@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/tools/extras/foreign_weights.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+namespace meshgrad {
+namespace {
+
+constexpr std::string_view kMend = "check --from, or how the file was written (scripts/pt-to-safetensors)";
+
+/// One layer of an MLP: matrix and bias, or a norm's gain and bias.
+struct ForeignLayer {
+  std::string weight, bias;  ///< names in the file
+  bool norm = false;
+};
+
+/// The file's tensors, without what is before all names of weights, and which of them were used.
+class ForeignFile {
+ public:
+  ForeignFile(const SafetensorsView& view, WeightSource source) : view_(view), source_(source) {
+    for (const SafetensorsTensor& tensor : view.tensors) {
+      if (std::string name = bare(tensor.name); !name.empty()) tensors_.emplace(std::move(name), &tensor);
+    }
+  }
+
+  const std::string& name() const { return view_.file; }
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  bool contains_under(const std::string& prefix) const {
+    const auto next = tensors_.lower_bound(prefix);
+    return next != tensors_.end() && next->first.starts_with(prefix);
+  }
+  /// What follows `prefix` in names.
+  std::vector<std::string> names_under(const std::string& prefix) const {
+    std::vector<std::string> rest;
+    for (auto at = tensors_.lower_bound(prefix); at != tensors_.end() && at->first.starts_with(prefix); ++at)
+      rest.push_back(at->first.substr(prefix.size()));
+    return rest;
+  }
+  size_t rank(const std::string& name) const { return tensors_.at(name)->shape.size(); }
+
+  ForeignParameter take(const std::string& name) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) throw data_error(view_.file, "tensor " + name, "none of this name", kMend);
+    used_.insert(name);
+    const SafetensorsTensor& tensor = *found->second;
+    ForeignParameter parameter{tensor.name, tensor.shape, to_f64(tensor)};
+    if (source_ == WeightSource::deepmind && tensor.shape.size() == 2) transpose(parameter);
+    return parameter;
+  }
+
+  /// Nothing is left out in silence.
+  void check_all_used() const {
+    std::vector<std::string> unused;
+    for (const auto& [name, tensor] : tensors_)
+      if (!used_.contains(name)) unused.push_back(tensor->name);
+    if (unused.empty()) return;
+    const size_t count = unused.size();
+    if (count > 3) unused.resize(3);
+    throw data_error(view_.file, "weights of a MeshGraphNet alone",
+                     fmt::format("{} without a place in it, such as {}",
+                                 counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
+                     kMend);
+  }
+
+ private:
+  /// Empty for tensors that are no weights: reference values, and counters of optimizers.
+  static std::string bare(std::string name) {
+    for (const std::string_view other : {"in.", "out.", "grad.", "adam."})
+      if (name.starts_with(other)) return {};
+    for (bool found = true; found;) {
+      found = false;
+      for (const std::string_view prefix :
+           {"state.", "module.", "model.", "_orig_mod.", "Model/", "EncodeProcessDecode/"}) {
+        if (!name.starts_with(prefix)) continue;
+        name.erase(0, prefix.size());
+        found = true;
+      }
+    }
+    return name == "device_buffer" || name == "global_step" ? std::string() : name;
+  }
+
+  static void transpose(ForeignParameter& parameter) {
+    const auto rows = static_cast<size_t>(parameter.shape[0]);
+    const auto columns = static_cast<size_t>(parameter.shape[1]);
+    std::vector<double> values(parameter.values.size());
+    for (size_t i = 0; i < rows; ++i)
+      for (size_t j = 0; j < columns; ++j) values[j * rows + i] = parameter.values[i * columns + j];
+    parameter.values = std::move(values);
+    std::swap(parameter.shape[0], parameter.shape[1]);
+  }
+
+  const SafetensorsView& view_;
+  WeightSource source_;
+  std::map<std::string, const SafetensorsTensor*> tensors_;
+  std::set<std::string> used_;
+};
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == text.npos;
+}
+
+/// PREFIX.I.weight of an nn.Sequential in ascending I; activations have numbers too, but no tensors.
+std::vector<ForeignLayer> sequential_layers(const ForeignFile& file, const std::string& prefix) {
+  std::map<int, ForeignLayer> layers;
+  for (const std::string& rest : file.names_under(prefix)) {
+    const size_t dot = rest.find('.');
+    if (dot == rest.npos || rest.substr(dot) != ".weight" || !all_digits(rest.substr(0, dot))) continue;
+    const std::string layer = prefix + rest.substr(0, dot);
+    layers[std::stoi(rest)] = {layer + ".weight", layer + ".bias", file.rank(layer + ".weight") == 1};
+  }
+  std::vector<ForeignLayer> result;
+  for (const auto& [number, layer] : layers) result.push_back(layer);
+  return result;
+}
+
+/// SCOPE/mlp/linear_I/w, and SCOPE/layer_norm; `suffix` numbers the second of a scope.
+std::vector<ForeignLayer> sonnet_layers(const ForeignFile& file, const std::string& scope,
+                                        const std::string& suffix) {
+  std::vector<ForeignLayer> layers;
+  for (int i = 0;; ++i) {
+    const std::string layer = fmt::format("{}/mlp{}/linear_{}/", scope, suffix, i);
+    if (!file.contains(layer + "w")) break;
+    layers.push_back({layer + "w", layer + "b", false});
+  }
+  const std::string norm = scope + "/layer_norm" + suffix + "/";
+  if (file.contains(norm + "gamma")) layers.push_back({norm + "gamma", norm + "beta", true});
+  return layers;
+}
+
+/// Where the file has an MLP that we call node_encoder, edge_encoder, processor.K.edge_mlp,
+/// processor.K.node_mlp or node_decoder.
+struct MlpPlace {
+  std::string scope;   ///< physicsnemo and pyg: with the dot at its end
+  std::string suffix;  ///< deepmind
+};
+MlpPlace place_of(WeightSource source, const std::string& ours) {
+  const bool block = ours.starts_with("processor.");
+  const int number = block ? std::stoi(ours.substr(10)) : 0;
+  const std::string part = ours.substr(ours.rfind('.') + 1);
+  switch (source) {
+    case WeightSource::physicsnemo:
+      if (!block) return {ours + ".model.", ""};
+      return {fmt::format("processor.processor_layers.{}.{}.model.",
+                          2 * number + (part == "node_mlp" ? 1 : 0), part),
+              ""};
+    case WeightSource::pyg:
+      if (ours == "node_decoder") return {"decoder.", ""};
+      return {ours + ".", ""};
+    case WeightSource::deepmind:
+      if (ours == "node_encoder") return {"encoder", ""};
+      if (ours == "edge_encoder") return {"encoder", "_1"};
+      if (ours == "node_decoder") return {"decoder", ""};
+      return {fmt::format("GraphNetBlock{}/{}", number == 0 ? "" : fmt::format("_{}", number),
+                          part == "node_mlp" ? "node_fn" : "mesh_edges_edge_fn"),
+              ""};
+  }
+  return {};
+}
+
+/// PhysicsNeMo's do_concat_trick: the first layer's matrix in three parts, put together in its own order.
+std::optional<std::pair<ForeignParameter, ForeignParameter>> split_first_layer(ForeignFile& file,
+                                                                               const std::string& scope) {
+  const std::string mlp = scope.substr(0, scope.size() - std::string_view("model.").size());
+  if (!file.contains(mlp + "lin_efeat")) return {};
+  ForeignParameter whole = file.take(mlp + "lin_efeat");
+  for (const char* part : {"lin_src", "lin_dst"}) {
+    const ForeignParameter columns = file.take(mlp + part);
+    if (columns.shape.size() != 2 || whole.shape.size() != 2 || columns.shape[0] != whole.shape[0]) {
+      throw data_error(file.name() + ": " + columns.name, "a matrix with the rows of lin_efeat", "another",
+                       kMend);
+    }
+    std::vector<double> joined;
+    const int64_t a = whole.shape[1];
+    const int64_t b = columns.shape[1];
+    for (int64_t row = 0; row < whole.shape[0]; ++row) {
+      joined.insert(joined.end(), whole.values.begin() + row * a, whole.values.begin() + (row + 1) * a);
+      joined.insert(joined.end(), columns.values.begin() + row * b, columns.values.begin() + (row + 1) * b);
+    }
+    whole.values = std::move(joined);
+    whole.shape[1] = a + b;
+  }
+  return std::pair(std::move(whole), file.take(mlp + "bias"));
+}
+
+/// Reads one MLP under our names; returns its number of matrices.
+int64_t read_mlp(ForeignFile& file, WeightSource source, const std::string& ours, ForeignModel& model) {
+  const MlpPlace place = place_of(source, ours);
+  const std::vector<ForeignLayer> layers = source == WeightSource::deepmind
+                                               ? sonnet_layers(file, place.scope, place.suffix)
+                                               : sequential_layers(file, place.scope);
+  int64_t linears = 0;
+  const auto name = [&] { return fmt::format("{}.linear_{}", ours, linears); };
+  if (source == WeightSource::physicsnemo && ours.ends_with("edge_mlp")) {
+    if (auto first = split_first_layer(file, place.scope)) {
+      model.parameters[name() + ".weight"] = std::move(first->first);
+      model.parameters[name() + ".bias"] = std::move(first->second);
+      ++linears;
+    }
+  }
+  for (const ForeignLayer& layer : layers) {
+    const std::string to = layer.norm ? ours + ".norm" : name();
+    model.parameters[to + ".weight"] = file.take(layer.weight);
+    if (!layer.norm || file.contains(layer.bias)) model.parameters[to + ".bias"] = file.take(layer.bias);
+    linears += layer.norm ? 0 : 1;
+  }
+  if (linears == 0) {
+    throw data_error(file.name(), fmt::format("the layers of {}, named {}", ours, place.scope), "none",
+                     kMend);
+  }
+  return linears;
+}
+
+Normalizer normalizer_of(const ForeignParameter& mean, const ForeignParameter& deviation,
+                         const std::string& file) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  if (mean.values.size() != deviation.values.size() || !std::ranges::all_of(mean.values, finite) ||
+      !std::ranges::all_of(deviation.values, [](double value) { return std::isfinite(value) && value >= 0; }))
+    throw data_error(file + ": " + mean.name, "finite statistics, as many means as deviations", "others",
+                     kMend);
+  return Normalizer::fixed(mean.values, deviation.values);
+}
+
+/// From DeepMind's variables: rows, updates, sums, sums of squares.
+Normalizer accumulated_normalizer(ForeignFile& file, const std::string& scope) {
+  const ForeignParameter count = file.take(scope + "/Variable");
+  file.take(scope + "/Variable_1");
+  ForeignParameter mean = file.take(scope + "/Variable_2");
+  ForeignParameter deviation = file.take(scope + "/Variable_3");
+  const double rows = std::max(1.0, count.values.empty() ? 0.0 : count.values.front());
+  for (size_t i = 0; i < std::min(mean.values.size(), deviation.values.size()); ++i) {
+    mean.values[i] /= rows;
+    const double variance = deviation.values[i] / rows - mean.values[i] * mean.values[i];
+    deviation.values[i] = std::sqrt(std::max(0.0, variance));  // rounding in f32 makes it negative
+  }
+  return normalizer_of(mean, deviation, file.name());
+}
+
+std::optional<Normalizers> read_normalizers(ForeignFile& file) {
+  Normalizers normalizers;
+  if (file.contains_under("normalizer.")) {
+    const auto read = [&](const std::string& name) {
+      return normalizer_of(file.take("normalizer." + name + ".mean"),
+                           file.take("normalizer." + name + ".std"), file.name());
+    };
+    return Normalizers{read("nodes"), read("edges"), read("targets")};
+  }
+  if (!file.contains_under("output_normalizer/")) return {};
+  return Normalizers{accumulated_normalizer(file, "node_normalizer"),
+                     accumulated_normalizer(file, "edge_normalizer"),
+                     accumulated_normalizer(file, "output_normalizer")};
+}
+
+void check_range(const std::string& file, std::string_view what, int64_t value, int64_t most) {
+  if (value >= 1 && value <= most) return;
+  throw data_error(file, fmt::format("1 to {} as {}", most, what), fmt::format("{}", value), kMend);
+}
+
+int64_t columns_of(const ForeignModel& model, const std::string& name) {
+  const ForeignParameter& matrix = model.parameters.at(name);
+  return matrix.shape.size() == 2 ? matrix.shape[1] : 0;
+}
+
+int64_t rows_of(const ForeignModel& model, const std::string& name) {
+  const ForeignParameter& matrix = model.parameters.at(name);
+  return matrix.shape.size() == 2 ? matrix.shape[0] : 0;
+}
+
+}  // namespace
+
+ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source) {
+  ForeignFile file(view, source);
+  ForeignModel model;
+  MeshGraphNetOptions& options = model.options;
+  options.concat_order = source == WeightSource::physicsnemo ? ConcatOrder::edge_sender_receiver
+                                                             : ConcatOrder::sender_receiver_edge;
+  options.aggregate =
+      source == WeightSource::deepmind ? AggregateOrder::before_residual : AggregateOrder::after_residual;
+  options.hidden_layers = read_mlp(file, source, "node_encoder", model) - 1;
+  read_mlp(file, source, "edge_encoder", model);
+  for (options.blocks = 0;; ++options.blocks) {
+    const std::string block = fmt::format("processor.{}.", options.blocks);
+    const std::string scope = place_of(source, block + "node_mlp").scope;
+    if (!file.contains_under(scope + (source == WeightSource::deepmind ? "/" : ""))) break;
+    read_mlp(file, source, block + "edge_mlp", model);
+    read_mlp(file, source, block + "node_mlp", model);
+  }
+  const int64_t decoder = read_mlp(file, source, "node_decoder", model);
+  const bool norm = model.parameters.contains("node_encoder.norm.weight");
+  const bool centred = model.parameters.contains("node_encoder.norm.bias");
+  options.norm = !norm ? Norm::none : centred ? Norm::layer : Norm::rms;
+  options.width = rows_of(model, "node_encoder.linear_0.weight");
+  check_range(view.file, "width", options.width, 16384);
+  check_range(view.file, "blocks", options.blocks, 1024);
+  check_range(view.file, "hidden layers", options.hidden_layers, 7);
+  const std::string last = fmt::format("node_decoder.linear_{}.weight", decoder - 1);
+  model.sizes = {.node_inputs = columns_of(model, "node_encoder.linear_0.weight"),
+                 .edge_inputs = {columns_of(model, "edge_encoder.linear_0.weight")},
+                 .edge_set_names = {"mesh"},
+                 .outputs = rows_of(model, last)};
+  for (const int64_t size : {model.sizes.node_inputs, model.sizes.edge_inputs.front(), model.sizes.outputs})
+    check_range(view.file, "inputs and outputs", size, 1 << 20);
+  model.normalizers = read_normalizers(file);
+  file.check_all_used();
+  return model;
+}
+
+void reverse_relative_positions(ForeignModel& model) {
+  ForeignParameter& matrix = model.parameters.at("edge_encoder.linear_0.weight");
+  const auto columns = static_cast<size_t>(model.sizes.edge_inputs.front());
+  for (size_t i = 0; i < matrix.values.size(); ++i)
+    if (i % columns + 1 < columns) matrix.values[i] = -matrix.values[i];  // the last is the distance
+  if (!model.normalizers) return;
+  Normalizer& edges = model.normalizers->edges;
+  std::vector<double> means = edges.means();
+  for (size_t i = 0; i + 1 < means.size(); ++i) means[i] = -means[i];
+  edges.restore(edges.count(), means, edges.squared_deviations());
+}
+
+}  // namespace meshgrad

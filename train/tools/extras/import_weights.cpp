@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_extra.h>
+#include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/tools/extras/foreign_weights.h>
+#include <meshgrad/train/tools/extras/import_weights.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The file's widths against those of the data: the likeliest mistake, and no shape of a parameter says it as
+/// clearly.
+void check_sizes(const ForeignModel& foreign, const ModelSizes& data, const fs::path& file) {
+  const auto check = [&](std::string_view what, int64_t theirs, int64_t ours, std::string_view fix) {
+    if (theirs == ours) return;
+    throw data_error(file.string(), fmt::format("{} {}, as the data have", ours, what),
+                     fmt::format("{}", theirs), fix);
+  };
+  check("node inputs", foreign.sizes.node_inputs, data.node_inputs,
+        "set data.inputs and data.node_types to what the weights were trained with");
+  check("edge sets", 1, static_cast<int64_t>(data.edge_inputs.size()),
+        "set data.world_radius = 0: these files have no world edges");
+  check("edge inputs", foreign.sizes.edge_inputs.front(), data.edge_inputs.front(),
+        "use data of the dimension that the weights were trained with");
+  check("outputs", foreign.sizes.outputs, data.outputs,
+        "set data.targets to what the weights were trained with");
+}
+
+void check_normalizers(const Normalizers& normalizers, const ModelSizes& sizes, const fs::path& file) {
+  const auto check = [&](const char* name, const Normalizer& normalizer, int64_t width) {
+    if (normalizer.width() == static_cast<size_t>(width)) return;
+    throw data_error(file.string() + ": normalizer of " + name, fmt::format("{} columns", width),
+                     fmt::format("{}", normalizer.width()),
+                     "give a mean and a deviation for each input, 0 and 1 for node types");
+  };
+  check("nodes", normalizers.nodes, sizes.node_inputs);
+  check("edges", normalizers.edges, sizes.edge_inputs.front());
+  check("targets", normalizers.targets, sizes.outputs);
+}
+
+ModelConfig model_config(const ModelConfig& asked, const ForeignModel& foreign) {
+  ModelConfig config = asked;
+  config.width = foreign.options.width;
+  config.blocks = foreign.options.blocks;
+  config.hidden_layers = foreign.options.hidden_layers;
+  config.norm = foreign.options.norm;
+  config.concat_order = foreign.options.concat_order;
+  config.aggregate = foreign.options.aggregate;
+  return config;
+}
+
+Tensor read_tensor(Runtime& runtime, const SafetensorsView& view, const std::string& name, int64_t columns) {
+  const SafetensorsTensor& tensor = view.at(name);
+  if (tensor.shape.size() != 2 || tensor.shape[1] != columns) {
+    throw data_error(view.file + ": " + name, fmt::format("a matrix of {} columns", columns), "another shape",
+                     "write what the model was called with");
+  }
+  return Tensor::from<double>(runtime, to_f64(tensor), {tensor.shape[0], tensor.shape[1]}, Tag::data, name);
+}
+
+std::vector<int32_t> read_nodes(const SafetensorsView& view, const std::string& name) {
+  const std::vector<int64_t> values = to_i64(view.at(name));
+  return {values.begin(), values.end()};
+}
+
+/// The graph of the reference values. Edges are sorted by receiver, and their features with them.
+GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const ModelSizes& sizes) {
+  GraphBatch batch;
+  batch.node_features = read_tensor(runtime, view, "in.node_features", sizes.node_inputs);
+  batch.nodes = batch.node_features.rows();
+  batch.graph_offsets = {0, batch.nodes};
+  std::vector<int32_t> order;
+  EdgeSet edges{"mesh",
+                build_graph(runtime, batch.nodes, read_nodes(view, "in.senders"),
+                            read_nodes(view, "in.receivers"), &order),
+                {}};
+  const int64_t columns = sizes.edge_inputs.front();
+  const Tensor given = read_tensor(runtime, view, "in.edge_features", columns);
+  if (given.rows() != edges.graph.edges) {
+    throw data_error(view.file + ": in.edge_features", fmt::format("{} rows", edges.graph.edges),
+                     fmt::format("{}", given.rows()), "write a row for each edge");
+  }
+  edges.features = Tensor::empty(runtime, {edges.graph.edges, columns}, DType::f64, Tag::data);
+  for (size_t e = 0; e < order.size(); ++e) {
+    std::copy_n(given.data<double>() + order[e] * columns, columns,
+                edges.features.data<double>() + static_cast<int64_t>(e) * columns);
+  }
+  batch.edge_sets.push_back(std::move(edges));
+  return batch;
+}
+
+}  // namespace
+
+ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportOptions& options) {
+  const SafetensorsFile file(options.file);
+  ForeignModel foreign = read_foreign_model(file.view(), options.source);
+  if (options.source == WeightSource::pyg) reverse_relative_positions(foreign);
+  Config config = asked;
+  config.model = model_config(asked.model, foreign);
+  if (config.train.batch == kAutoBatch) config.train.batch = 1;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  check_sizes(foreign, task.sizes(), options.file);
+  const Model model = make_model(runtime, config, task.sizes());
+  set_parameters(foreign, options.file.string(), model.parameters, runtime.stream());
+  if (foreign.normalizers) check_normalizers(*foreign.normalizers, task.sizes(), options.file);
+  const Normalizers normalizers =
+      foreign.normalizers ? *foreign.normalizers : task.dataset_normalizers(noise_of(config));
+  const Optimizer optimizer(runtime, model.parameters, config.optimizer, config.train.clip_norm, {});
+  std::error_code ignored;  // save_checkpoint names what cannot be written
+  if (options.output.has_parent_path()) fs::create_directories(options.output.parent_path(), ignored);
+  const CheckpointExtra extra{{}, {{"imported", options.file.filename().string()}}};
+  save_checkpoint(options.output, runtime.stream(), config, task.dataset(), model.parameters, optimizer,
+                  normalizers, {}, &extra);
+  return {.width = config.model.width,
+          .blocks = config.model.blocks,
+          .hidden_layers = config.model.hidden_layers,
+          .parameters = model.parameters.count(),
+          .normalizers_read = foreign.normalizers.has_value()};
+}
+
+ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource source,
+                          Activation activation) {
+  const SafetensorsFile file(path);
+  const SafetensorsView& view = file.view();
+  ForeignModel foreign = read_foreign_model(view, source);
+  foreign.options.activation = activation;
+  Model model = make_mesh_graph_net(foreign.options, foreign.sizes);
+  model.parameters.allocate(runtime, DType::f64, 0);
+  set_parameters(foreign, path.string(), model.parameters, runtime.stream());
+  const GraphBatch batch = read_graph(runtime, view, foreign.sizes);
+  const SafetensorsTensor& expected = view.at("out.prediction");
+  const std::vector<double> theirs = to_f64(expected);
+  Tape tape(runtime, Tape::Mode::evaluate);
+  const Tensor ours = forward(model, tape, batch, input_values(tape, batch)).front().value();
+  if (ours.elements() != static_cast<int64_t>(theirs.size())) {
+    throw data_error(path.string() + ": out.prediction", fmt::format("{} values", ours.elements()),
+                     fmt::format("{}", theirs.size()), "write what the model returned");
+  }
+  ImportCheck check{.nodes = batch.nodes,
+                    .edges = batch.edge_sets.front().graph.edges,
+                    .tolerance = expected.dtype == SafetensorsDtype::f64 ? 1e-9 : 1e-4};
+  double largest = 0.0;
+  for (size_t i = 0; i < theirs.size(); ++i) {
+    const double difference = std::abs(ours.data<double>()[i] - theirs[i]);
+    if (!(difference <= check.difference)) check.difference = difference;  // also a NaN
+    largest = std::max(largest, std::abs(theirs[i]));
+  }
+  if (largest > 0.0) check.difference /= largest;
+  return check;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/tools/program/errors_text.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+
+nlohmann::ordered_json errors_json(const std::vector<FieldError>& fields) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const FieldError& field : fields) {
+    json[field.name] = {
+        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
+  }
+  return json;
+}
+
+std::string errors_header(std::string_view title) {
+  return fmt::format("{:<30} {:>10} {:>10} {:>11}  unit\n", title, "RMSE", "MAE", "relative L2");
+}
+
+std::string errors_lines(const std::vector<FieldError>& fields, std::string_view where) {
+  std::string text;
+  for (const FieldError& field : fields) {
+    const std::string name = where.empty() ? field.name : fmt::format("{}, {}", field.name, where);
+    const double l2 = field.relative_l2;  // large where the truth is close to 0
+    const std::string relative = !std::isfinite(l2) ? "-"
+                                 : l2 < 1e3         ? fmt::format("{:.4f}", l2)
+                                                    : fmt::format("{:.3e}", l2);
+    text += fmt::format("{:<30} {:>10.3e} {:>10.3e} {:>11}  {}\n", name, field.rmse, field.mae, relative,
+                        field.unit.empty() ? "-" : field.unit);
+  }
+  return text;
+}
+
+std::string note_lines(std::string_view text) {
+  return wrapped(text, kTextWidth, "note      ", "          ") + "\n";
+}
+
+std::string given_notes(const std::vector<std::string>& inputs_from_data) {
+  if (inputs_from_data.empty()) return "";
+  return note_lines("inputs that are not predicted, which rollouts read from the data at every step: " +
+                    listed(inputs_from_data));
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/errors_text.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/usage.h>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct EvaluateCommand {
+  std::string run;
+  std::string checkpoint = "best";
+  std::string data;
+  std::string boundary;
+  EvaluateOptions evaluate;
+  std::string device = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
+  nlohmann::ordered_json json{{"split", e.split},
+                              {"trajectories", e.trajectories},
+                              {"checkpoint_step", checkpoint_step},
+                              {"targets", e.targets},
+                              {"fields", errors_json(e.fields)}};
+  if (e.dynamics) {
+    const DynamicsErrors& errors = *e.dynamics;
+    json["no_change"] = errors_json(errors.no_change);
+    json["worse_than_no_change"] = fields_worse_than(e.fields, errors.no_change);
+    for (const RolloutErrors& rollout : errors.rollouts) {
+      const bool all = &rollout == &errors.rollouts.back();
+      json["rollout"][all ? "all" : std::to_string(rollout.steps)] = {
+          {"steps", rollout.steps}, {"rollouts", rollout.rollouts}, {"fields", errors_json(rollout.fields)}};
+    }
+    json["boundary"] = errors.boundary == RolloutBoundary::data ? "data" : "initial";
+    json["inputs_from_data"] = errors.inputs_from_data;
+  }
+  return json.dump(2) + "\n";
+}
+
+std::string no_change_text(const std::vector<FieldError>& ours, const std::vector<FieldError>& no_change) {
+  std::string text;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double ratio = ours[i].rmse / no_change[i].rmse;
+    text +=
+        fmt::format("{:<30} {:>10.3e}  {}\n", no_change[i].name + ", if nothing changes", no_change[i].rmse,
+                    std::isfinite(ratio) ? fmt::format("the model has {:.3f} times this", ratio) : "");
+  }
+  const std::vector<std::string> worse = fields_worse_than(ours, no_change);
+  if (worse.empty()) return text;
+  return text + note_lines("worse than predicting no change: " + listed(worse));
+}
+
+std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
+  std::string text = errors_header("rollout, over these steps");
+  std::string notes;
+  for (const RolloutErrors& rollout : errors.rollouts) {
+    const bool all = &rollout == &errors.rollouts.back();
+    const bool shorter = rollout.rollouts < trajectories;
+    text += errors_lines(rollout.fields, rollout.steps == 1 ? "step 1"
+                                         : all && shorter   ? fmt::format("all, at most {}", rollout.steps)
+                                                            : fmt::format("steps 1 to {}", rollout.steps));
+    if (shorter) {
+      notes += note_lines(fmt::format("{} of {} {} {} steps or more", rollout.rollouts,
+                                      counted(trajectories, "rollout"),
+                                      rollout.rollouts == 1 ? "has" : "have", rollout.steps));
+    }
+  }
+  return text + notes + given_notes(errors.inputs_from_data);
+}
+
+std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
+  std::string text = wrapped(fmt::format("{} on split {}: {}, checkpoint of step {}", e.targets, e.split,
+                                         e.dynamics ? counted(e.trajectories, "trajectory", "trajectories")
+                                                    : counted(e.trajectories, "mesh", "meshes"),
+                                         checkpoint_step),
+                             kTextWidth) +
+                     "\n\n" + errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
+  if (!e.dynamics) return text;
+  return text + no_change_text(e.fields, e.dynamics->no_change) + "\n" + to_text(*e.dynamics, e.trajectories);
+}
+
+int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
+             const std::filesystem::path& checkpoint, Ranks& ranks) {
+  const Config config = checkpoint_config(checkpoint);
+  const bool together = predicts_together(config, ranks);
+  Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, ranks);
+  const Predictor predictor(runtime, checkpoint, command.data, together ? &ranks : nullptr);
+  print_notes_of(predictor, globals, ranks);
+  EvaluateOptions options = command.evaluate;
+  if (command.boundary == "data") options.boundary = RolloutBoundary::data;
+  if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
+  const bool tells = !globals.quiet && (ranks.first() || !together);
+  if (tells) options.progress = [](const std::string& text) { print_note(text); };
+  if (!together) options.ranks = &ranks;
+  const Evaluation result = evaluate(predictor, options);
+  if (!ranks.first()) return kExitOk;
+  if (command.json) {
+    print_result(to_json(result, predictor.step()));
+  } else {
+    print_text(to_text(result, predictor.step()));
+  }
+  return kExitOk;
+}
+
+int run(const EvaluateCommand& command, const GlobalOptions& globals) {
+  return on_ranks({}, [&](Ranks& ranks) {
+    const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+    ranks.set_timeout(std::chrono::seconds(checkpoint_config(checkpoint).ranks.timeout));
+    return run_rank(command, globals, checkpoint, ranks);
+  });
+}
+
+}  // namespace
+
+void add_evaluate(CommandLine& line) {
+  CLI::App* evaluate = add_command(
+      line.app, "evaluate", "Errors of a trained model in physical units, per field",
+      {"meshgrad evaluate runs/cylinder --split test", "meshgrad evaluate runs/cylinder --stride 5 --json"});
+  const auto options = std::make_shared<EvaluateCommand>();
+  evaluate->add_option("RUN", options->run, "Run directory")->required();
+  evaluate->add_option("--split", options->evaluate.split, "Split of the data")->capture_default_str();
+  evaluate->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
+  evaluate->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
+  evaluate->add_option("--stride", options->evaluate.stride, "One-step errors from every N-th frame")
+      ->type_name("N")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  evaluate
+      ->add_option("--horizons", options->evaluate.horizons,
+                   "Errors over the first N steps of rollouts (default: evaluate.horizons)")
+      ->type_name("N,N...")
+      ->delimiter(',')
+      ->check(whole_number(1));
+  evaluate
+      ->add_option("--boundary", options->boundary,
+                   "Values of nodes that are not predicted (default: rollout.boundary)")
+      ->type_name("data|initial")
+      ->check(one_of({"data", "initial"}));
+  add_device(*evaluate, options->device);
+  add_threads(*evaluate, options->threads);
+  add_json(*evaluate, options->json);
+  on_run(*evaluate, line, options, run);
+}
+
+}  // namespace meshgrad::cli

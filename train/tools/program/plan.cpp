@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/number.h>
+#include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/part_plan.h>
+#include <meshgrad/train/tools/program/usage.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+
+namespace meshgrad::cli {
+namespace {
+
+struct PlanCommand {
+  std::string config;
+  std::vector<std::string> settings;
+  std::string device_memory;
+  std::string mode = "static";
+  std::string peaks = "h200";
+  std::optional<int64_t> nodes, edges;
+  int dim = 2;
+  std::vector<std::string> fields;
+  int64_t ranks = 1;
+  bool json = false, launches = false;
+};
+
+/// "pressure=1".
+void add_field(const std::string& text, std::map<std::string, int>& fields) {
+  const size_t equals = text.find('=');
+  const std::optional<double> count =
+      equals == 0 || equals == text.npos ? std::nullopt : parse_number(text.substr(equals + 1));
+  constexpr double kMost = 64;
+  if (!count || *count < 1 || *count > kMost || *count != std::floor(*count)) {
+    throw invalid_argument("--field", fmt::format("NAME=COMPONENTS, of 1 to {} components", kMost),
+                           '"' + text + '"', "for example --field pressure=1");
+  }
+  fields[text.substr(0, equals)] = static_cast<int>(*count);
+}
+
+std::optional<PlannedMesh> mesh_of(const PlanCommand& command) {
+  if (!command.nodes) return std::nullopt;
+  PlannedMesh mesh{.nodes = *command.nodes, .edges = *command.edges, .dim = command.dim, .fields = {}};
+  for (const std::string& text : command.fields) add_field(text, mesh.fields);
+  return mesh;
+}
+
+int run(const PlanCommand& command, const GlobalOptions&) {
+  Config config = load_config(command.config, command.settings);
+  config.memory = allocator_options_from_environment(config.memory);
+  const std::optional<int64_t> bytes = parse_size(command.device_memory);
+  if (!bytes) {
+    throw invalid_argument("--device-memory", "a size with a unit", "\"" + command.device_memory + "\"",
+                           "for example --device-memory 8GiB");
+  }
+  const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
+                            .device_memory = *bytes,
+                            .peaks = command.peaks,
+                            .mesh = mesh_of(command)};
+  const auto print = [&](const auto& plan) {
+    if (command.json) {
+      print_result(to_json(plan));
+    } else {
+      print_text(to_text(plan));
+    }
+  };
+  if (command.ranks > 1) {
+    if (command.launches) {
+      throw invalid_argument("--launches", "a plan for one rank", fmt::format("--ranks {}", command.ranks),
+                             "leave one of the two out");
+    }
+    print(plan_parts(config, options, command.ranks));
+    return kExitOk;
+  }
+  const MemoryPlan plan = plan_memory(config, options);
+  if (command.launches && !plan.time) {
+    throw config_error("run.device", "\"cuda\" with --launches", '"' + config.run.device + '"',
+                       "add --set run.device=cuda; --mode static, the default, needs no GPU");
+  }
+  print(plan);
+  if (command.launches && !command.json) print_text("\n" + launches_text(plan));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_plan(CommandLine& line) {
+  CLI::App* plan = add_command(
+      line.app, "plan", "Predict the memory of training, the batch that fits, and what to change",
+      {"meshgrad plan config.toml", "meshgrad plan config.toml --device-memory 8GiB --set train.batch=auto",
+       "meshgrad plan config.toml --nodes 150000 --edges 900000 --device-memory 80GiB --set run.device=cuda",
+       "meshgrad plan config.toml --mode measured --json"});
+  const auto options = std::make_shared<PlanCommand>();
+  plan->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
+      ->required();
+  add_settings(*plan, options->settings);
+  plan->add_option("--device-memory", options->device_memory,
+                   "Memory of the device to plan for, which need not exist; default: that of run.device")
+      ->type_name("SIZE");
+  plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps")
+      ->type_name("static|measured")
+      ->check(one_of({"static", "measured"}))
+      ->capture_default_str();
+  constexpr int64_t kMost = INT32_MAX - 1;
+  CLI::Option* nodes = plan->add_option("--nodes", options->nodes,
+                                        "Nodes of the largest mesh, to plan without data; needs --edges")
+                           ->check(whole_number(1, kMost));
+  CLI::Option* edges =
+      plan->add_option("--edges", options->edges, "Its directed edges: twice the connections")
+          ->check(whole_number(1, kMost))
+          ->needs(nodes);
+  nodes->needs(edges);
+  plan->add_option("--dim", options->dim, "Its dimensions")
+      ->check(whole_number(2, 3))
+      ->needs(nodes)
+      ->capture_default_str();
+  plan->add_option("--field", options->fields,
+                   "Components of a field; default: as many as dimensions; may be repeated")
+      ->type_name("NAME=COMPONENTS")
+      ->needs(nodes);
+  plan->add_option("--ranks", options->ranks,
+                   "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
+  plan->add_option("--gpu", options->peaks, "GPU whose stated peaks the time is modelled from")
+      ->type_name("a100|h100|h200")
+      ->check(one_of(device_peak_names()))
+      ->capture_default_str();
+  plan->add_flag(
+      "--launches", options->launches,
+      "Also the modelled time of each kernel launch of a step on a GPU, for one rank; as JSON always");
+  add_json(*plan, options->json);
+  on_first_run(*plan, line, options, run);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/errors_text.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/rollout_files.h>
+#include <meshgrad/train/tools/program/usage.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct PredictCommand {
+  std::string run;
+  std::string checkpoint = "best";
+  std::string data;
+  std::string directory;
+  PredictionFilesOptions files;
+  std::string device = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+std::string to_json(const PredictionFiles& files, const std::string& directory) {
+  nlohmann::ordered_json json{
+      {"directory", directory}, {"meshes", files.meshes.size()}, {"fields", errors_json(files.fields)}};
+  for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
+  return json.dump(2) + "\n";
+}
+
+std::string to_text(const PredictionFiles& files, const std::string& directory) {
+  std::string text = fmt::format("{} in {}  (open in ParaView)\n",
+                                 counted(static_cast<int64_t>(files.meshes.size()), "VTU file"), directory) +
+                     errors_header("field") + errors_lines(files.fields);
+  for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
+  return text;
+}
+
+int run_rank(const PredictCommand& command, const GlobalOptions& globals,
+             const std::filesystem::path& checkpoint, Ranks& ranks) {
+  const DType precision = checkpoint_config(checkpoint).precision;
+  Runtime runtime = predicting_runtime(command.device, command.threads, precision, globals, ranks);
+  const Predictor predictor(runtime, checkpoint, command.data, &ranks);
+  print_notes_of(predictor, globals, ranks);
+  PredictionFilesOptions options = command.files;
+  options.directory = !command.directory.empty()
+                          ? std::filesystem::path(command.directory)
+                          : std::filesystem::path(command.run) / fmt::format("predictions_{}", options.split);
+  options.writes = ranks.first();
+  if (!globals.quiet && ranks.first()) options.progress = progress_lines("mesh");
+  const PredictionFiles files = write_predictions(predictor, options);
+  const std::string directory = options.directory.string();
+  if (!ranks.first()) return kExitOk;
+  if (command.json) {
+    print_result(to_json(files, directory));
+  } else {
+    print_text(to_text(files, directory));
+  }
+  return kExitOk;
+}
+
+int run(const PredictCommand& command, const GlobalOptions& globals) {
+  return on_predicting_ranks(command.run, command.checkpoint,
+                             [&](const std::filesystem::path& checkpoint, Ranks& ranks) {
+                               return run_rank(command, globals, checkpoint, ranks);
+                             });
+}
+
+}  // namespace
+
+void add_predict(CommandLine& line) {
+  CLI::App* predict =
+      add_command(line.app, "predict", "Predict steady fields, and write prediction, truth and error as VTU",
+                  {"meshgrad predict runs/poisson", "meshgrad predict runs/poisson --meshes 10 -o out"});
+  const auto options = std::make_shared<PredictCommand>();
+  predict->add_option("RUN", options->run, "Run directory")->required();
+  predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
+  predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
+      ->type_name("N")
+      ->check(whole_number(1));
+  predict->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
+      ->type_name("DIR");
+  predict->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
+  predict->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  add_device(*predict, options->device);
+  add_threads(*predict, options->threads);
+  add_json(*predict, options->json);
+  on_run(*predict, line, options, run);
+}
+
+}  // namespace meshgrad::cli

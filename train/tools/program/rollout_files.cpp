@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/atomic_file.h>
+#include <meshgrad/train/tools/program/field_frame.h>
+#include <meshgrad/train/tools/program/rollout_files.h>
+#include <meshgrad/train/tools/program/vtu.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One VTU file: node_type, and for each field NAME, NAME_truth and NAME_error, the latter two where the data
+/// has the truth. Points are at `positions`, unless null at those of the mesh.
+void write_comparison(const fs::path& path, const MeshView& mesh, const std::vector<FieldFrame>& fields,
+                      double time, const PointField* positions = nullptr) {
+  std::vector<PointField> points;
+  for (const FieldFrame& field : fields) {
+    points.push_back({field.info.name, field.info.components, field.ours, field.info.offset});
+    if (field.truth.empty()) continue;
+    points.push_back({field.info.name + "_truth", field.info.components, field.truth, field.info.offset});
+    points.push_back({field.info.name + "_error", field.info.components, field.error});
+  }
+  write_vtu(path, mesh, points, time, positions);
+}
+
+fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
+                       const std::vector<uint8_t>& mask, const std::string& caption) {
+  write_file_atomically(path, draw_field(mesh, field, mask, caption));
+  return path;
+}
+
+/// A field's name as part of a file's name: a name such as "../x" must not lead out of the folder.
+std::string file_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(),
+      [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' '; }, '_');
+  return name;
+}
+
+void make_folder(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error)
+    throw data_error(directory.string(), "a folder that can be made", error.message(),
+                     "choose another with -o");
+}
+
+class RolloutWriter {
+ public:
+  RolloutWriter(const MeshDynamics& task, const RolloutFilesOptions& options,
+                const TrajectoryView& trajectory)
+      : task_(task),
+        options_(options),
+        trajectory_(trajectory),
+        total_(rollout_frames(task, trajectory, {.steps = options.steps})),
+        picture_steps_{1, 10, std::min(total_, rollout_frames(task, trajectory, {})) / 2,
+                       std::min(total_, rollout_frames(task, trajectory, {}))},
+        mask_(task.inputs().predicted_mask(trajectory.mesh())),
+        errors_(task.inputs().targets()) {
+    make_folder(options.directory);
+  }
+
+  /// The frame that the rollout starts from.
+  void start() {
+    const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
+    const std::vector<float> values = task_.inputs().target_values(trajectory_, t);
+    write_frame(split_fields(task_.inputs(), values, values), values, t);
+  }
+
+  void add(const RolloutFrame& frame) {
+    ++files_.steps;
+    const std::vector<FieldFrame> fields = split_fields(task_.inputs(), frame.ours, frame.truth);
+    write_frame(fields, frame.ours, frame.t);
+    if (!frame.truth.empty()) {
+      if (picture_steps_.contains(files_.steps)) draw(fields, time_of(frame.t));
+      ++files_.compared;
+      errors_.add(frame.ours, frame.truth, mask_);
+    }
+    if (options_.progress) options_.progress(files_.steps, total_);
+  }
+
+  RolloutFiles finish() {
+    files_.series = options_.directory / "rollout.pvd";
+    write_pvd(files_.series, entries_);
+    files_.fields = errors_.fields();
+    return files_;
+  }
+
+ private:
+  double time_of(int64_t t) const {
+    return static_cast<double>(t + trajectory_.first_frame()) *
+           (trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0);
+  }
+  /// Of frame t; `values` are all targets, [nodes, outputs]. A mesh that moves is where they say.
+  void write_frame(const std::vector<FieldFrame>& fields, const std::vector<float>& values, int64_t t) {
+    const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
+    const MeshInputs& inputs = task_.inputs();
+    const auto& world = inputs.world_position();
+    PointField positions;
+    std::vector<float> gathered;
+    if (world) {
+      const int64_t last = trajectory_.frames() - 1;
+      positions = {.name = world->field.name,
+                   .components = world->field.components,
+                   .values = inputs.current_positions(trajectory_, std::min(t, last), {values, {}}, gathered),
+                   .offset = world->field.offset};
+    }
+    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time_of(t),
+                     world ? &positions : nullptr);
+    entries_.push_back({time_of(t), name});
+  }
+  void draw(const std::vector<FieldFrame>& fields, double time) {
+    for (const FieldFrame& field : fields) {
+      const std::string caption =
+          fmt::format("{}, step {} of a rollout{}", field.info.name, files_.steps,
+                      trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
+      const std::string name = fmt::format("{}_step_{:05}.svg", file_name(field.info.name), files_.steps);
+      files_.pictures.push_back(
+          write_picture(options_.directory / name, trajectory_.mesh(), field, mask_, caption));
+    }
+  }
+
+  const MeshDynamics& task_;
+  const RolloutFilesOptions& options_;
+  const TrajectoryView& trajectory_;
+  int64_t total_;
+  std::set<int64_t> picture_steps_;
+  std::vector<uint8_t> mask_;
+  FieldErrors errors_;
+  std::vector<PvdEntry> entries_;
+  RolloutFiles files_;
+};
+
+}  // namespace
+
+RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options) {
+  const MeshDynamics& task = predictor.mesh_dynamics();
+  const int64_t count = predictor.dataset().size(options.split);
+  if (options.trajectory < 0 || options.trajectory >= count) {
+    throw config_error("--trajectory", fmt::format("0 to {} in split {}", count - 1, options.split),
+                       fmt::format("{}", options.trajectory), "choose one that exists");
+  }
+  const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
+  check_something_to_predict(predictor.task(), options.split, options.trajectory);
+  const int64_t data_steps = rollout_frames(task, trajectory, {});
+  if (options.steps > data_steps && !options.beyond_data) {
+    throw config_error(
+        options.steps == predictor.config().rollout.steps ? "rollout.steps" : "--steps",
+        fmt::format("at most {}, the steps of trajectory {} in the data", data_steps, options.trajectory),
+        fmt::format("{}", options.steps), "add --beyond-data, which holds the boundary values from there on");
+  }
+  const RolloutBoundary boundary = options.boundary.value_or(predictor.config().rollout.boundary);
+  const RolloutOptions rollout{.steps = options.steps, .boundary = boundary};
+  if (!options.writes) {
+    roll_out(predictor, trajectory, rollout, [](const RolloutFrame&) {});
+    return {};
+  }
+  RolloutWriter writer(task, options, trajectory);
+  writer.start();
+  roll_out(predictor, trajectory, rollout, [&](const RolloutFrame& frame) { writer.add(frame); });
+  RolloutFiles files = writer.finish();
+  predictor.dataset().check_unchanged();
+  files.boundary = boundary;
+  files.inputs_from_data = given_inputs(task.inputs());
+  return files;
+}
+
+PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
+  const SteadyField& task = predictor.steady_field();
+  check_something_to_predict(predictor.task(), options.split);
+  if (options.writes) make_folder(options.directory);
+  constexpr int64_t kPictures = 4;
+  const MeshInputs& inputs = task.inputs();
+  FieldErrors errors(inputs.targets());
+  PredictionFiles files;
+  const int64_t all = predictor.dataset().size(options.split);
+  const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
+  for (int64_t i = 0; i < count; ++i) {
+    const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, i);
+    const MeshView& mesh = trajectory.mesh();
+    const std::vector<uint8_t> mask = inputs.predicted_mask(mesh);
+    for (int64_t t = 0; t < trajectory.frames(); ++t) {
+      const std::vector<float> ours = predict_steady(predictor, trajectory, t);
+      if (!options.writes) continue;
+      const std::vector<float> truth = inputs.target_values(trajectory, t);
+      errors.add(ours, truth, mask);
+      const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);
+      const std::string name =
+          trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);
+      files.meshes.push_back(options.directory / (name + ".vtu"));
+      write_comparison(files.meshes.back(), mesh, fields, 0.0);
+      if (static_cast<int64_t>(files.meshes.size()) > kPictures) continue;
+      for (const FieldFrame& field : fields) {
+        const fs::path path = options.directory / fmt::format("{}_{}.svg", file_name(field.info.name), name);
+        files.pictures.push_back(
+            write_picture(path, mesh, field, mask, fmt::format("{}, mesh {}", field.info.name, i)));
+      }
+    }
+    predictor.dataset().check_unchanged();
+    if (options.progress) options.progress(i + 1, count);
+  }
+  if (options.writes) files.fields = errors.fields();
+  return files;
+}
+
+}  // namespace meshgrad

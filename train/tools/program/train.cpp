@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/cpu_share.h>
+#include <meshgrad/train/data/number.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/append_file.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/train.h>
+#include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/line_chart.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/progress.h>
+#include <meshgrad/train/tools/program/signals.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+namespace meshgrad::cli {
+namespace {
+
+struct TrainCommand {
+  std::string config;
+  std::vector<std::string> settings;
+  std::string run;
+  bool resume = false;
+  std::string checkpoint;
+  int64_t trace = 0;
+  bool json = false;
+};
+
+constexpr double kProgressSeconds = 5.0;
+
+Config load(const TrainCommand& command) {
+  std::vector<std::string> settings = command.settings;
+  if (!command.run.empty()) settings.push_back("run.dir=" + command.run);
+  return load_config(command.config, settings);
+}
+
+std::string to_json(const TrainResult& result, const Config& config, double start_seconds) {
+  const nlohmann::ordered_json json{{"run", config.run.dir},
+                                    {"checkpoint", result.checkpoint.string()},
+                                    {"step", result.state.step},
+                                    {"parameters", result.parameters},
+                                    {"unroll_steps", config.unroll.steps},
+                                    {"loss", result.state.optimizer.last_loss},
+                                    {"valid_loss", result.state.last_valid_loss},
+                                    {"best_valid_loss", result.state.best_valid_loss},
+                                    {"best_step", result.state.best_step},
+                                    {"skipped_steps", result.state.optimizer.skipped},
+                                    {"first_step_seconds", result.first_step_seconds},
+                                    {"median_step_seconds", result.median_step_seconds},
+                                    {"offloaded_bytes", result.offloaded_bytes},
+                                    {"data_wait_seconds", result.data_wait_seconds},
+                                    {"start_seconds", start_seconds},
+                                    {"stopped", result.stopped}};
+  return json.dump(2) + "\n";
+}
+
+std::string to_text(const TrainResult& result, const Config& config, double start_seconds, bool drawn) {
+  const RunState& state = result.state;
+  std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
+                                 config.run.dir, state.step, result.total_steps, result.parameters,
+                                 state.optimizer.last_loss);
+  if (config.unroll.steps > 1)
+    text += fmt::format("unrolled    {} per sample\n", counted(config.unroll.steps, "frame"));
+  if (state.best_step >= 0) {
+    text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
+                        state.best_valid_loss, state.best_step);
+  }
+  if (result.first_step_seconds > 0.0) {
+    text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
+                        result.first_step_seconds, result.median_step_seconds);
+  }
+  if (result.offloaded_bytes > 0) {
+    text += fmt::format("offloaded   {:.1f} MiB at most\n", mebibytes(result.offloaded_bytes));
+  }
+  if (result.first_step_seconds > 0.0)
+    text += fmt::format("data wait   {:.3g} ms per step\n", 1e3 * result.data_wait_seconds);
+  if (start_seconds > 0.0)
+    text += fmt::format("start       first step began after {:.2f} s\n", start_seconds);
+  if (state.optimizer.skipped > 0)
+    text += fmt::format("skipped     {}\n", counted(state.optimizer.skipped, "step"));
+  text += fmt::format("checkpoint  {}\n", result.checkpoint.string());
+  if (drawn)
+    text += fmt::format("loss curve  {}\n", (std::filesystem::path(config.run.dir) / "loss.svg").string());
+  return text;
+}
+
+/// Seconds since the start of this process, to a hundredth of a second; 0 if unknown.
+double seconds_of_process() {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  // The name in brackets may contain blanks; the start is the 20th field after it, in ticks since boot.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0.0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double start = parse_number(field).value_or(0.0) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - start;
+}
+
+/// Training and validation loss over steps, from the metrics of the run.
+void draw_losses(const std::filesystem::path& run) {
+  ChartSeries train{"training", {}, {}};
+  ChartSeries valid{"validation", {}, {}};
+  int64_t damaged = 0;
+  for (const auto& row : read_metrics(run / "metrics.jsonl", &damaged)) {
+    for (const auto& [key, series] : {std::pair{"loss", &train}, std::pair{"valid_loss", &valid}}) {
+      const auto value = row.find(key);
+      if (value == row.end()) continue;
+      series->x.push_back(row.at("step"));
+      series->y.push_back(value->second);
+    }
+  }
+  const ChartSeries series[] = {train, valid};
+  if (damaged > 0) print_note("metrics.jsonl: not in loss.svg: " + counted(damaged, "damaged line"));
+  write_line_chart(run / "loss.svg", series, {"Loss", "step", "loss of the normalised target"});
+}
+
+/// Messages go to stderr and, once the run's folder is locked, to log.txt in it; neither can end the run.
+class Notes {
+ public:
+  Notes(const std::string& dir, bool quiet, Progress& progress)
+      : quiet_(quiet), progress_(progress), path_(std::filesystem::path(dir) / "log.txt") {}
+  /// The error that ends the run, for who looks into its folder. One of usage may be about another run's.
+  void log_error(const Error& error) {
+    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::invalid_argument) return;
+    log(std::string("error: ") + error.what() + "\n");
+  }
+  void operator()(const std::string& text) {
+    log(text + "\n");
+    if (quiet_) return;
+    progress_.interrupt();
+    print_note(text);
+  }
+
+  /// From here on the folder is this run's: what was said before follows too.
+  void open() {
+    open_ = true;
+    if (!early_.empty()) log(std::exchange(early_, {}));
+  }
+
+ private:
+  void log(const std::string& line) {
+    if (!open_) {
+      early_ += line;
+      return;
+    }
+    try {
+      std::error_code none;
+      const std::uintmax_t bytes = std::filesystem::file_size(path_, none);
+      if (!file_) file_.emplace(path_, none ? 0 : bytes);
+      file_->append(std::as_bytes(std::span(line)));
+    } catch (const Error&) {
+      // On a full disk: stderr has the line.
+    }
+  }
+
+  bool quiet_;
+  Progress& progress_;
+  std::filesystem::path path_;
+  bool open_ = false;
+  std::string early_;
+  std::optional<AppendFile> file_;
+};
+
+/// When the run has to stop for the job's end: train.stop_before_limit seconds before SLURM ends it. The
+/// latest time there is outside of SLURM, and in a job that has less time left from the start.
+std::chrono::system_clock::time_point stop_time(const Config& config,
+                                                const std::function<void(const std::string&)>& note) {
+  using Clock = std::chrono::system_clock;
+  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  const std::optional<double> end = text == nullptr ? std::nullopt : parse_number(text);
+  const int64_t margin = config.train.stop_before_limit;
+  if (!end || margin == 0 || !(*end > 0.0 && *end < 9e9)) return Clock::time_point::max();
+  const Clock::time_point stop{std::chrono::seconds(static_cast<int64_t>(*end) - margin)};
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(stop - Clock::now()).count();
+  if (left > 0) {
+    note(fmt::format("stops with a checkpoint in {}, {} s before the end of the SLURM job",
+                     duration_text(static_cast<double>(left)), margin));
+    return stop;
+  }
+  note(
+      fmt::format("warning: the SLURM job ends in {} s, sooner than train.stop_before_limit = {} s; the run "
+                  "does not stop before it",
+                  left + margin, margin));
+  return Clock::time_point::max();
+}
+
+/// Names the configuration key when the engine refuses threads: the engine does not know the keys.
+Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ranks, LogSink log) {
+  const int share = threads_of_rank(ranks);
+  try {
+    return Runtime(
+        {.device = device_of_rank(config.run.device, config.precision, globals, ranks, "run.device"),
+         .threads = config.run.threads > 0 ? static_cast<int>(config.run.threads) : share,
+         .seed = static_cast<uint64_t>(config.run.seed),
+         .allocator = allocator_options_from_environment(config.memory),
+         .log = std::move(log),
+         .autotune = config.autotune,
+         .tf32 = config.tf32,
+         .wgmma = config.wgmma,
+         .memory = {}});
+  } catch (const ThreadsUnavailable& error) {
+    throw config_error(
+        "run.threads", error.needed, error.got,
+        "set run.threads lower, or raise the limit (ulimit -u, or the control group's pids.max)");
+  }
+}
+
+/// The command that environment.json and messages name.
+std::vector<std::string> words_of(const TrainCommand& command) {
+  std::vector<std::string> words{"meshgrad", "train", command.config};
+  for (const std::string& setting : command.settings) words.insert(words.end(), {"--set", setting});
+  if (!command.run.empty()) words.insert(words.end(), {"--run", command.run});
+  if (command.resume) words.emplace_back("--resume");
+  if (!command.checkpoint.empty()) words.insert(words.end(), {"--checkpoint", command.checkpoint});
+  if (command.trace > 0) words.insert(words.end(), {"--trace", std::to_string(command.trace)});
+  return words;
+}
+
+/// What rank 0 does behind the last step.
+void report(const TrainCommand& command, const Config& config, const TrainResult& result,
+            double start_seconds, Notes& notes) {
+  bool drawn = true;
+  try {
+    draw_losses(config.run.dir);
+  } catch (const Error& error) {  // the checkpoint is written, and the exit code says so
+    drawn = false;
+    notes(fmt::format("warning: no loss curve: {}", error.what()));
+  }
+  if (command.json) {
+    print_result(to_json(result, config, start_seconds));
+  } else {
+    print_text(to_text(result, config, start_seconds, drawn));
+  }
+}
+
+int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Config& config, Ranks& ranks) {
+  catch_stop_signals();  // after MPI, which has handlers of its own
+  Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
+  Notes notes(config.run.dir, globals.quiet, progress);
+  LogSink log;  // the ranks' kernels are the same
+  if (ranks.first()) log = [&](LogLevel level, std::string_view text) { notes(log_line(level, text)); };
+  Runtime runtime = runtime_of(config, globals, ranks, std::move(log));
+  TrainOptions options;
+  options.resume = command.resume;
+  options.command = words_of(command);
+  options.checkpoint = command.checkpoint;
+  options.trace_step = command.trace;
+  options.ranks = &ranks;
+  options.observer.message = [&](const std::string& text) { notes(text); };
+  options.observer.opened = [&] { notes.open(); };
+  const auto stop_at = stop_time(
+      config, ranks.first() ? options.observer.message : [](const std::string&) {});
+  options.observer.stop = [stop_at] {
+    return stop_requested() || std::chrono::system_clock::now() >= stop_at;
+  };
+  options.observer.pause = [&] { progress.skip_pause(); };
+  double start_seconds = 0.0;  // until the end of the first step; then until its start
+  options.observer.progress = [&](const TrainObserver::Progress& p) {
+    if (start_seconds == 0.0) start_seconds = seconds_of_process();
+    if (!globals.quiet) {
+      progress.update({.step = p.step,
+                       .total = p.steps,
+                       .loss = p.loss,
+                       .learning_rate = p.learning_rate,
+                       .memory_now = static_cast<uint64_t>(p.memory_now),
+                       .memory_peak = static_cast<uint64_t>(p.memory_peak)});
+    }
+  };
+  const TrainResult result = [&] {
+    try {
+      return train(runtime, config, options);
+    } catch (const Error& error) {
+      if (ranks.first()) notes.log_error(error);
+      throw;
+    }
+  }();
+  if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
+  progress.finish();
+  if (ranks.first()) report(command, config, result, start_seconds, notes);
+  return result.stopped ? kExitCheckpointed : kExitOk;
+}
+
+int run(const TrainCommand& command, const GlobalOptions& globals) {
+  const Config config = load(command);
+  return on_ranks({.timeout = std::chrono::seconds(config.ranks.timeout)},
+                  [&](Ranks& ranks) { return run_rank(command, globals, config, ranks); });
+}
+
+}  // namespace
+
+void add_train(CommandLine& line) {
+  CLI::App* train = add_command(
+      line.app, "train", "Train a model according to a configuration file",
+      {"meshgrad train config.toml", "meshgrad train config.toml --set train.batch=4 --set optimizer.lr=3e-4",
+       "meshgrad train config.toml --resume"});
+  const auto options = std::make_shared<TrainCommand>();
+  train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
+      ->required();
+  add_settings(*train, options->settings);
+  train->add_option("--run", options->run, "Run directory (run.dir)")->type_name("DIR");
+  train->add_flag("--resume", options->resume, "Resume from the run's last checkpoint");
+  train->add_option("--checkpoint", options->checkpoint, "With --resume: best, last or a file")
+      ->type_name("FILE")
+      ->needs("--resume");
+  train
+      ->add_option("--trace", options->trace,
+                   "Write trace-STEP.json of this step into the run, for ui.perfetto.dev")
+      ->type_name("STEP")
+      ->check(CLI::PositiveNumber);
+  add_json(*train, options->json);
+  on_run(*train, line, options, run);
+}
+
+}  // namespace meshgrad::cli
