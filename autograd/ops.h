@@ -103,6 +103,10 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
 LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask,
                     const LossForm& form = {});
 
+/// Cross entropy of the logits, [rows, classes], with the labels, i32 [rows], in the rows whose mask, u8
+/// [rows], is not 0. A label of such a row that is not a class makes the loss NaN: check them before.
+LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask);
+
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
 /// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an
 /// undefined `target` counts as 0.

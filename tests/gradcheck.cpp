@@ -186,6 +186,12 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                     return std::vector{
                         ops::masked_loss(t, errors.sum, {prediction}, mask, {.factor = 0.1}).sum};
                   }});
+  const Variable logits = source.leaf({5, 3});
+  const Tensor labels =
+      Tensor::from<int32_t>(runtime, std::vector<int32_t>{2, -7, 0, 0, 1}, Shape{5}, Tag::data, "labels");
+  list.push_back({"class_loss", "", {logits}, {}, [=](Tape& t) {
+                    return std::vector{ops::class_loss(t, logits, labels, mask).sum};
+                  }});
 }
 
 void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
