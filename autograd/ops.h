@@ -87,8 +87,9 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
              const Variable& residual, bool keep_hidden, const MlpParameters* next_edges = nullptr);
 
 /// Fused edge half of a message-passing block (kernels/message_passing.h has the formulas):
-/// `parameters.first` = {sender, receiver, edge} parts of the first weight. Throws InvalidArgument for
-/// another number of parts.
+/// `parameters.first` = {sender, receiver, edge} parts of the first weight. Edges without values, [edges, 0],
+/// get their first ones here: e' = mlp(...), without a residual. Throws InvalidArgument for another number of
+/// parts.
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 
@@ -101,6 +102,10 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
 /// most kMaxMlpInputs, or InvalidArgument is thrown.
 LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask,
                     const LossForm& form = {});
+
+/// Cross entropy of the logits, [rows, classes], with the labels, i32 [rows], in the rows whose mask, u8
+/// [rows], is not 0. A label of such a row that is not a class makes the loss NaN: check them before.
+LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask);
 
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
 /// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an

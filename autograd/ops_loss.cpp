@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/reduction.h>
 
 namespace meshgrad::ops {
@@ -86,6 +87,36 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                   back.add_gradient(error.slot(), d_error);
                 }
                 if (before) back.add_gradient(before, seed);
+              });
+  return loss;
+}
+
+LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask) {
+  LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
+               Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
+  if (tape.runs()) {
+    kernels::class_loss_forward({.rows = logits.rows(),
+                                 .logits = logits.value(),
+                                 .labels = labels,
+                                 .mask = mask,
+                                 .sum = loss.sum.value(),
+                                 .weight = loss.weight},
+                                tape.runtime(), tape.stream());
+  }
+  tape.record({.op = "class_loss", .inputs = {&logits, 1}, .backward_reads_inputs = true},
+              [logits, labels, mask, sum = loss.sum.slot()](Tape& back) {
+                const Tensor seed = back.take_gradient(sum);
+                if (!seed.defined() || !logits.needs_gradient()) return;
+                const Tensor d_logits =
+                    back.scratch(logits.value().shape(), logits.value().dtype(), "d_logits");
+                kernels::class_loss_backward({.rows = logits.rows(),
+                                              .logits = logits.value(),
+                                              .labels = labels,
+                                              .mask = mask,
+                                              .seed = seed,
+                                              .d_logits = d_logits},
+                                             back.stream());
+                back.add_gradient(logits.slot(), d_logits);
               });
   return loss;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the row-wise families: sums by receiver, gathers, activations, norms and losses. They
 // are bound by memory: what counts are bytes.
+#include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
@@ -222,6 +223,53 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
       });
 }
 
+/// The cross entropy of eight classes; the labels are 0 to 7 in turn.
+Workload class_loss_work(const std::shared_ptr<Case>& c, bool backward) {
+  constexpr int64_t kClasses = 8;
+  const RowSizes n(*c);
+  const Input logits = c->rows(n.base, kClasses);
+  std::vector<int32_t> labels(static_cast<size_t>(n.rows));
+  for (size_t i = 0; i < labels.size(); ++i)
+    labels[i] = static_cast<int32_t>(i % static_cast<size_t>(n.base) % kClasses);
+  const std::vector<int32_t> base_labels(labels.begin(), labels.begin() + n.base);
+  const std::vector<uint8_t> ones(labels.size(), 1), base_ones(base_labels.size(), 1);
+  Runtime& runtime = c->runtime();
+  const ClassLossForward forward{.rows = n.rows,
+                                 .logits = logits.tensor,
+                                 .labels = Tensor::from<int32_t>(runtime, labels, {n.rows}, Tag::data),
+                                 .mask = Tensor::from<uint8_t>(runtime, ones, {n.rows}, Tag::data),
+                                 .sum = Tensor::zeros(runtime, {1}, DType::f64, Tag::data),
+                                 .weight = Tensor::zeros(runtime, {1}, DType::f64, Tag::data)};
+  const auto rows = static_cast<double>(n.rows), values = rows * kClasses;
+  const double bytes = values * static_cast<double>(size_of(c->storage())) + 5.0 * rows;
+  if (!backward) {
+    return row_workload(
+        c, 5.0 * values, bytes,
+        [&runtime, forward] { kernels::class_loss_forward(forward, runtime, runtime.stream()); },
+        [=](Case& checked) {
+          const reference::Loss loss = reference::class_loss(logits.base, base_labels, base_ones);
+          checked.expect_total("sum", forward.sum, Matrix(1, 1, loss.sum), n.base);
+          checked.expect_total("weight", forward.weight, Matrix(1, 1, loss.weight), n.base);
+        });
+  }
+  constexpr double kClassSeed = 0.25;
+  const std::vector<double> seed = {kClassSeed};
+  const ClassLossBackward args{.rows = n.rows,
+                               .logits = forward.logits,
+                               .labels = forward.labels,
+                               .mask = forward.mask,
+                               .seed = Tensor::from<double>(runtime, seed, {1}, Tag::data),
+                               .d_logits = c->written({n.rows, kClasses}, c->storage())};
+  return row_workload(
+      c, 8.0 * values, bytes + values * static_cast<double>(size_of(c->storage())),
+      [&runtime, args] { kernels::class_loss_backward(args, runtime.stream()); },
+      [=](Case& checked) {
+        checked.expect("d_logits", args.d_logits,
+                       reference::class_loss_backward(logits.base, base_labels, base_ones, kClassSeed),
+                       kClasses, kClassSeed);
+      });
+}
+
 /// Gradients are in the accumulation type whatever activations are stored in.
 Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
   const RowSizes n(*c);
@@ -317,6 +365,8 @@ std::vector<Family> row_families() {
       {"masked_loss/huber", "masked_loss_forward", [](const auto& c) { return loss_work(c, false, true); }},
       {"masked_loss/huber_backward", "masked_loss_backward",
        [](const auto& c) { return loss_work(c, true, true); }},
+      {"class_loss/forward", "class_loss_forward", [](const auto& c) { return class_loss_work(c, false); }},
+      {"class_loss/backward", "class_loss_backward", [](const auto& c) { return class_loss_work(c, true); }},
       {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true},
       {"world_edges", "find_world_edges", world_edges_work}};
 }

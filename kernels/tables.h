@@ -3,6 +3,7 @@
 // to the table of the tensors' device; tests and benchmarks go through the tables entry by entry. Internal to
 // kernels/, its tests and benchmarks.
 #pragma once
+#include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
@@ -25,6 +26,7 @@ struct KernelTables {
   const SegmentSumKernels& segment_sum;
   const ElementwiseKernels& elementwise;
   const ReductionKernels& reduction;
+  const ClassLossKernels& class_loss;
   const OptimizerKernels& optimizer;
   const StateErrorKernels& state_error;
   const WorldEdgeKernels& world_edges;
@@ -38,6 +40,7 @@ extern const MessagePassingKernels message_passing_kernels;
 extern const SegmentSumKernels segment_sum_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
+extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
@@ -49,6 +52,7 @@ extern const MessagePassingKernels message_passing_kernels;
 extern const SegmentSumKernels segment_sum_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
+extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
@@ -67,7 +71,8 @@ const KernelTables& tables(Device device);
 /// listed.
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
-  const auto& [linear, mlp, edges, sums, elements, reductions, optimizer, state_error, world_edges] = all;
+  const auto& [linear, mlp, edges, sums, elements, reductions, class_loss, optimizer, state_error,
+               world_edges] = all;
   {
     const auto& [forward, backward] = linear;
     visit("linear", "linear_forward", forward);
@@ -104,6 +109,11 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     visit("reduction", "masked_loss_forward", loss);
     visit("reduction", "masked_loss_backward", loss_back);
     visit("reduction", "sum_of_squares", squares);
+  }
+  {
+    const auto& [loss, loss_back] = class_loss;
+    visit("class_loss", "class_loss_forward", loss);
+    visit("class_loss", "class_loss_backward", loss_back);
   }
   {
     const auto& [loss, decision, update] = optimizer;

@@ -147,6 +147,13 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                           return std::vector{u.edges, u.aggregate};
                         }});
       }
+      const Variable none(Tensor::zeros(runtime, {9, 0}, nodes.value().dtype(), Tag::data), false);
+      const MlpParameters first = sample_mlp(source, {3, 3, 0}, Activation::tanh, kind);
+      list.push_back(
+          {"edge_update", variant + ", edges without features", {nodes}, weights_of(first), [=](Tape& t) {
+             const EdgeUpdate u = ops::edge_update(t, *graph, nodes, none, first, {.keep_hidden = keep});
+             return std::vector{u.edges, u.aggregate};
+           }});
       list.push_back(
           {"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
              return std::vector{ops::edge_update(t, *graph, nodes, edges, q,
@@ -178,6 +185,12 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                     const LossSum errors = ops::masked_loss(t, prediction, target, mask, form);
                     return std::vector{
                         ops::masked_loss(t, errors.sum, {prediction}, mask, {.factor = 0.1}).sum};
+                  }});
+  const Variable logits = source.leaf({5, 3});
+  const Tensor labels =
+      Tensor::from<int32_t>(runtime, std::vector<int32_t>{2, -7, 0, 0, 1}, Shape{5}, Tag::data, "labels");
+  list.push_back({"class_loss", "", {logits}, {}, [=](Tape& t) {
+                    return std::vector{ops::class_loss(t, logits, labels, mask).sum};
                   }});
 }
 

@@ -1,41 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cpu/slab_sums.h>
 #include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <numeric>
 
 namespace meshgrad::cpu {
 namespace {
-
-constexpr int64_t kSlab =
-    8192;  // elements or rows of a partial sum: fixed, so threads do not change the order
-
-/// Adds `partial(begin, end)` over fixed slabs, in order. Slabs run in rounds of 1024, whose partial sums fit
-/// on the stack: no workspace is allocated.
-template <class Partial>
-double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
-  constexpr int64_t kRound = 1024;
-  std::array<double, kRound> sums;
-  const int64_t slabs = (n + kSlab - 1) / kSlab;
-  double total = 0.0;
-  for (int64_t first = 0; first < slabs; first += kRound) {
-    const int64_t count = std::min(kRound, slabs - first);
-    stream.parallel_for(count, [&](int64_t i) {
-      const int64_t begin = (first + i) * kSlab;
-      sums[static_cast<size_t>(i)] = partial(begin, std::min(n, begin + kSlab));
-    });
-    for (int64_t i = 0; i < count; ++i) total += sums[static_cast<size_t>(i)];
-  }
-  return total;
-}
-
-/// On the stream, as in a dry run nothing may be written.
-void store(const Stream& stream, const Tensor& to, double value, bool accumulate) {
-  stream.run([&] { *to.data<double>() = accumulate ? *to.data<double>() + value : value; });
-}
 
 /// A stored element in double.
 template <class S>
@@ -79,16 +52,16 @@ void weighted_loss_forward_of(const MaskedLossForward& args, const Stream& strea
   const uint8_t* mask = args.mask.data<uint8_t>();
   const FormWeights<S> weights(args.form);
   const auto sum_over_rows = [&](auto&& of_row) {
-    return ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+    return slab_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
       double sum = 0.0;
       for (int64_t i = begin; i < end; ++i)
         if (mask[i] != 0 && weights.row(i) != 0.0) sum += of_row(i);
       return sum;
     });
   };
-  store(stream, args.sum, sum_over_rows([&](int64_t i) { return loss_of_row<S>(args, weights, i); }),
-        args.accumulate);
-  store(stream, args.weight, sum_over_rows([&](int64_t i) { return weights.row(i); }), args.accumulate);
+  store_sum(stream, args.sum, sum_over_rows([&](int64_t i) { return loss_of_row<S>(args, weights, i); }),
+            args.accumulate);
+  store_sum(stream, args.weight, sum_over_rows([&](int64_t i) { return weights.row(i); }), args.accumulate);
 }
 
 /// Plain squared errors: a case of its own, so that their bits do not depend on weights.
@@ -98,7 +71,7 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
   const uint8_t* mask = args.mask.data<uint8_t>();
   const S* prediction = args.prediction.data<S>();
   const auto* target = args.target.data_or_null<Accumulator<S>>();
-  const double total = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+  const double total = slab_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) {
       if (mask[i] == 0) continue;
@@ -109,11 +82,11 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
     }
     return sum;
   });
-  store(stream, args.sum, total, args.accumulate);
-  const double counted = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+  store_sum(stream, args.sum, total, args.accumulate);
+  const double counted = slab_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     return static_cast<double>(std::count_if(mask + begin, mask + end, [](uint8_t m) { return m != 0; }));
   });
-  store(stream, args.weight, counted, args.accumulate);
+  store_sum(stream, args.weight, counted, args.accumulate);
 }
 
 /// The seed is read on the device: the host does not know the loss scale and the weight.
@@ -124,12 +97,12 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   const uint8_t* mask = args.mask.data<uint8_t>();
   const bool plain = args.form.plain();
   const FormWeights<S> weights(args.form);
-  stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
+  stream.parallel_for((rows + kSumSlab - 1) / kSumSlab, [&](int64_t slab) {
     const double factor = 2.0 * *args.seed.data<double>();
     const S* prediction = args.prediction.data<S>();
     const auto* target = args.target.data_or_null<Accumulator<S>>();
     S* d_prediction = args.d_prediction.data<S>();
-    for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
+    for (int64_t i = slab * kSumSlab; i < std::min(rows, (slab + 1) * kSumSlab); ++i) {
       const double share = plain ? 0.0 : *args.seed.data<double>() * args.form.factor * weights.row(i);
       for (int64_t j = 0; j < width; ++j) {
         const double error = error_of(prediction, target, i * width + j);
@@ -147,7 +120,7 @@ double square_of(double x) { return x * x; }
 template <class T>
 void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
   const T* x = args.x.data<T>();
-  const double sum = ordered_sum(stream, args.x.elements(), [&](int64_t begin, int64_t end) {
+  const double sum = slab_sum(stream, args.x.elements(), [&](int64_t begin, int64_t end) {
     // Eight independent sums: additions overlap instead of waiting for one another, and become vectors.
     constexpr int64_t kSums = 8;
     double partial[kSums] = {};

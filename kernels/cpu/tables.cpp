@@ -10,6 +10,7 @@ const KernelTables& cpu_tables() {
                                         .segment_sum = cpu::segment_sum_kernels,
                                         .elementwise = cpu::elementwise_kernels,
                                         .reduction = cpu::reduction_kernels,
+                                        .class_loss = cpu::class_loss_kernels,
                                         .optimizer = cpu::optimizer_kernels,
                                         .state_error = cpu::state_error_kernels,
                                         .world_edges = cpu::world_edge_kernels};

@@ -1,57 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums in two launches, in f64: each block sums a slab of fixed size, then one block sums the slabs. The
-// order of additions depends on the values' indices alone, not on the device; rows behind the real count add
-// zero. f64 keeps the rounding of a sum over 1e8 values far below that of its f32 terms.
-#include <meshgrad/kernels/cuda/row_access.h>
+// f64 keeps the rounding of a sum over 1e8 values far below that of its f32 terms.
+#include <meshgrad/kernels/cuda/slab_sums.h>
 #include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
-constexpr int kReductionThreads = 256;
-constexpr int64_t kRowsPerBlock = 2048;      // a slab of the loss; constants, so that sums do not depend
-constexpr int64_t kElementsPerBlock = 8192;  // on the number of multiprocessors
+constexpr int64_t kElementsPerBlock = 8192;  // a slab of the sum of squares
 constexpr int kReductionBlocksPerSm = 8;
-
-/// Sum over the block's threads, in all of them, by a tree in shared memory; `sums` is [kReductionThreads].
-__device__ inline double block_sum(double* sums, double x) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  sums[thread] = x;
-  __syncthreads();
-  for (int half = kReductionThreads / 2; half > 0; half /= 2) {
-    if (thread < half) sums[thread] += sums[thread + half];
-    __syncthreads();
-  }
-  const double total = sums[0];
-  __syncthreads();  // the next call overwrites sums[0]
-  return total;
-}
-
-/// The second launch: one block sums the slabs of one or two quantities.
-struct FinishArgs {
-  const double* first;   // [slabs]
-  const double* second;  // [slabs], or null
-  int64_t slabs;
-  double* first_sum;
-  double* second_sum;
-  bool add;             // to the values in first_sum and second_sum
-  int32_t* non_finite;  // or null: set where first's total is not finite
-};
-__global__ void finish_kernel(FinishArgs args) {
-  MESHGRAD_SHARED(double, sums, kReductionThreads);
-  double first = 0.0;
-  double second = 0.0;
-  for (int64_t slab = threadIdx.x; slab < args.slabs; slab += kReductionThreads) {
-    first += args.first[slab];
-    if (args.second != nullptr) second += args.second[slab];
-  }
-  first = block_sum(sums, first);
-  if (args.second != nullptr) second = block_sum(sums, second);
-  if (threadIdx.x != 0) return;
-  *args.first_sum = args.add ? *args.first_sum + first : first;
-  if (args.second != nullptr) *args.second_sum = args.add ? *args.second_sum + second : second;
-  if (args.non_finite != nullptr && !is_finite(first)) *args.non_finite = 1;
-}
 
 /// prediction[i] - target[i]; a null target counts as 0.
 template <class T>
@@ -94,14 +50,14 @@ struct LossArgs {
 /// bits depend on weights.
 template <class T, bool plain>
 __global__ void loss_kernel(LossArgs args) {
-  MESHGRAD_SHARED(double, sums, kReductionThreads);
+  MESHGRAD_SHARED(double, sums, kSumThreads);
   const int64_t rows = real_rows(args.rows);
-  const int64_t begin = int64_t{blockIdx.x} * kRowsPerBlock;
-  const int64_t end = min(begin + kRowsPerBlock, rows);
+  const int64_t begin = int64_t{blockIdx.x} * kSlabRows;
+  const int64_t end = min(begin + kSlabRows, rows);
   const T* prediction = static_cast<const T*>(args.prediction);
   double sum = 0.0;
   double weight = 0.0;
-  for (int64_t row = begin + threadIdx.x; row < end; row += kReductionThreads) {
+  for (int64_t row = begin + threadIdx.x; row < end; row += kSumThreads) {
     if (args.mask[row] == 0) continue;
     if constexpr (plain) {
       weight += 1.0;
@@ -171,12 +127,12 @@ struct SquareArgs {
 };
 template <class T>
 __global__ void squares_kernel(SquareArgs args) {
-  MESHGRAD_SHARED(double, sums, kReductionThreads);
+  MESHGRAD_SHARED(double, sums, kSumThreads);
   const int64_t begin = int64_t{blockIdx.x} * kElementsPerBlock;
   const int64_t end = min(begin + kElementsPerBlock, args.elements);
   const T* x = static_cast<const T*>(args.x);
   double sum = 0.0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kReductionThreads) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kSumThreads) {
     const auto value = static_cast<double>(to_float(x[i]));
     sum += value * value;
   }
@@ -184,29 +140,26 @@ __global__ void squares_kernel(SquareArgs args) {
   if (threadIdx.x == 0) args.sums[blockIdx.x] = sum;
 }
 
-Tensor slab_sums(Runtime& runtime, int64_t slabs) {
-  return Tensor::empty(runtime, Shape{slabs}, DType::f64, Tag::workspace, "partial sums");
-}
-
 void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
-  const int64_t slabs = blocks_for(args.rows.capacity, kRowsPerBlock);
-  const Tensor sums = slab_sums(runtime, slabs);
-  const Tensor weights = slab_sums(runtime, slabs);
+  const int64_t slabs = blocks_for(args.rows.capacity, kSlabRows);
+  const Tensor sums = empty_slab_sums(runtime, slabs);
+  const Tensor weights = empty_slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.forward", args.form.plain() ? loss_kernel<T, true> : loss_kernel<T, false>,
-           {.blocks = slabs, .threads = kReductionThreads}, stream,
+           {.blocks = slabs, .threads = kSumThreads}, stream,
            LossArgs{args.rows, args.prediction.width(), args.prediction.raw(),
                     args.target.data_or_null<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
                     weights.data<double>(), DeviceForm(args.form)});
   });
-  launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kReductionThreads}, stream,
-         FinishArgs{.first = sums.data<double>(),
-                    .second = weights.data<double>(),
-                    .slabs = slabs,
-                    .first_sum = args.sum.data<double>(),
-                    .second_sum = args.weight.data<double>(),
-                    .add = args.accumulate,
-                    .non_finite = nullptr});
+  add_slabs("masked_loss.finish",
+            {.first = sums.data<double>(),
+             .second = weights.data<double>(),
+             .slabs = slabs,
+             .first_sum = args.sum.data<double>(),
+             .second_sum = args.weight.data<double>(),
+             .add = args.accumulate,
+             .non_finite = nullptr},
+            stream);
 }
 
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
@@ -214,8 +167,8 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.backward",
            args.form.plain() ? loss_gradient_kernel<T, true> : loss_gradient_kernel<T, false>,
-           {.blocks = persistent_blocks(stream, elements, kReductionThreads, kReductionBlocksPerSm),
-            .threads = kReductionThreads},
+           {.blocks = persistent_blocks(stream, elements, kSumThreads, kReductionBlocksPerSm),
+            .threads = kSumThreads},
            stream,
            LossGradientArgs{args.rows, args.prediction.width(), args.prediction.raw(),
                             args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
@@ -225,19 +178,20 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
 
 void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
   const int64_t slabs = blocks_for(args.x.elements(), kElementsPerBlock);
-  const Tensor sums = slab_sums(runtime, slabs);
+  const Tensor sums = empty_slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
-    launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kReductionThreads}, stream,
+    launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kSumThreads}, stream,
            SquareArgs{args.x.elements(), args.x.raw(), sums.data<double>()});
   });
-  launch("sum_of_squares.finish", finish_kernel, {.blocks = 1, .threads = kReductionThreads}, stream,
-         FinishArgs{.first = sums.data<double>(),
-                    .second = nullptr,
-                    .slabs = slabs,
-                    .first_sum = args.sum.data<double>(),
-                    .second_sum = nullptr,
-                    .add = true,
-                    .non_finite = args.non_finite.data_or_null<int32_t>()});
+  add_slabs("sum_of_squares.finish",
+            {.first = sums.data<double>(),
+             .second = nullptr,
+             .slabs = slabs,
+             .first_sum = args.sum.data<double>(),
+             .second_sum = nullptr,
+             .add = true,
+             .non_finite = args.non_finite.data_or_null<int32_t>()},
+            stream);
 }
 
 }  // namespace

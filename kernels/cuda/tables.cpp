@@ -10,6 +10,7 @@ const KernelTables& gpu_tables() {
                                         .segment_sum = cuda::segment_sum_kernels,
                                         .elementwise = cuda::elementwise_kernels,
                                         .reduction = cuda::reduction_kernels,
+                                        .class_loss = cuda::class_loss_kernels,
                                         .optimizer = cuda::optimizer_kernels,
                                         .state_error = cuda::state_error_kernels,
                                         .world_edges = cuda::world_edge_kernels};

@@ -278,6 +278,20 @@ TEST_CASE("reference: the masked loss, by hand and by differences") {
   CHECK(reference::sum_of_squares({3, -4}) == 25.0);
 }
 
+TEST_CASE("reference: the class loss, by hand and by differences") {
+  Matrix logits(3, 2, {0, std::log(3.0), 5, 4, 1, 1});
+  const std::vector<int32_t> labels = {1, 0, 0};
+  const std::vector<uint8_t> mask = {1, 0, 1};
+  const auto loss = [&] { return reference::class_loss(logits, labels, mask); };
+  CHECK(loss().sum == doctest::Approx(std::log(4.0 / 3.0) + std::log(2.0)));
+  CHECK(loss().weight == 2.0);
+  const Matrix d = reference::class_loss_backward(logits, labels, mask, 0.5);
+  CHECK(d.at(0, 0) == doctest::Approx(0.125));
+  CHECK(d.at(2, 0) == doctest::Approx(-0.25));
+  CHECK(d.at(1, 0) == 0.0);
+  check_gradient("logits", logits, d, [&] { return 0.5 * loss().sum; });
+}
+
 TEST_CASE("reference: state errors and added columns, by hand and by differences") {
   Matrix before(3, 1, {1, 2, 3}), prediction(3, 1, {10, 20, 30});
   const Matrix target(3, 1, {4, 5, 6});

@@ -109,6 +109,44 @@ Matrix add_columns_backward(const Matrix& d_shifted, int64_t width, const std::v
   return d_shift;
 }
 
+namespace {
+
+std::vector<double> softmax(const Matrix& logits, int64_t row) {
+  double largest = logits.at(row, 0), sum = 0.0;
+  for (int64_t c = 0; c < logits.cols; ++c) largest = std::max(largest, logits.at(row, c));
+  std::vector<double> shares;
+  for (int64_t c = 0; c < logits.cols; ++c) shares.push_back(std::exp(logits.at(row, c) - largest));
+  for (const double share : shares) sum += share;
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+}  // namespace
+
+Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask) {
+  Loss loss;
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    loss.weight += 1.0;
+    loss.sum -= std::log(softmax(logits, i)[static_cast<size_t>(labels[static_cast<size_t>(i)])]);
+  }
+  return loss;
+}
+
+Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
+                           const std::vector<uint8_t>& mask, double seed) {
+  Matrix d(logits.rows, logits.cols);
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    const std::vector<double> shares = softmax(logits, i);
+    for (int64_t c = 0; c < logits.cols; ++c) {
+      const double wanted = c == labels[static_cast<size_t>(i)] ? 1.0 : 0.0;
+      d.at(i, c) = seed * (shares[static_cast<size_t>(c)] - wanted);
+    }
+  }
+  return d;
+}
+
 double sum_of_squares(const std::vector<double>& x) {
   double total = 0.0;
   for (const double value : x) total += value * value;

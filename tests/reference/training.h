@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reference implementations of reduction, optimizer and state_error.
+// Reference implementations of reduction, class_loss, optimizer and state_error.
 #pragma once
 #include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/optimizer.h>
@@ -26,6 +26,11 @@ Loss formed_loss(const Matrix& prediction, const Matrix& target, const std::vect
                  const Form& form);
 Matrix formed_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
                             const Form& form, double seed);
+
+/// Cross entropy of each row's softmax with its label.
+Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask);
+Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
+                           const std::vector<uint8_t>& mask, double seed);
 
 double sum_of_squares(const std::vector<double>& x);
 

@@ -216,13 +216,14 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   size_t named = 0;
   if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
   for (const FoundFile& one : found) {
-    InputFile file{one.path, one.split, format.open(one, options, warn)};
+    InputFile file{one.path, one.split, format.open(one, options, warn), {}};
     inputs.records += file.source->records();
-    if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
-    for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
-    for (const fs::path& part : one.parts) inputs.bytes += RegularFile(part).bytes();
+    if (one.frames.empty()) file.files.push_back(one.path);
+    for (const VtkFrame& frame : one.frames) file.files.push_back(frame.path);
+    file.files.insert(file.files.end(), one.parts.begin(), one.parts.end());
     for (const FoundFile& more : one.more)
-      for (const VtkFrame& frame : more.frames) inputs.bytes += RegularFile(frame.path).bytes();
+      for (const VtkFrame& frame : more.frames) file.files.push_back(frame.path);
+    for (const fs::path& path : file.files) inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }

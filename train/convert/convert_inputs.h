@@ -17,6 +17,7 @@ struct InputFile {
   std::string
       split;  ///< "train", "valid", "test" from its folder's or its own name; empty when they say none
   std::unique_ptr<TrajectorySource> source;
+  std::vector<std::filesystem::path> files;  ///< all that are read
 };
 
 struct Inputs {

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/history_json.h>
 #include <meshgrad/train/learn/run/resume_check.h>
 #include <meshgrad/train/learn/run/trainer.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/train.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
 Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver& observer, const Task& task,
                      const Model& model) {
   const Recomputation chosen =
-      choose_recomputation(runtime, config, task, largest_batch(config, task.dataset()), model);
+      choose_recomputation(runtime, config, task, largest_batch(config, task), model);
   const auto message = [&](const std::string& text) {
     if (observer.message) observer.message(text);
   };

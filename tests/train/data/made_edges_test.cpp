@@ -3,13 +3,13 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>
@@ -203,17 +203,17 @@ TEST_CASE("predictions on a mesh with periodic borders are those on the glued on
     const auto predicted = [&](GridMesh& grid) {
       config.data.period = {static_cast<double>(kSpacing) * kCellsX, static_cast<double>(kSpacing) * kCellsY};
       const Task task = make_task(config, grid.dataset(periods(true)));
-      Model model = make_mesh_graph_net(config.model, task.sizes());
+      Model model = make_model(config.model, task.sizes());
       model.parameters.allocate(runtime, DType::f64, 5);
       const auto plain = [](int64_t width) {
         const auto n = static_cast<size_t>(width);
         return Normalizer::fixed(std::vector<double>(n, 0.1), std::vector<double>(n, 0.5));
       };
       const Normalizers normalizers{plain(10), plain(world ? 6 : 3), plain(1), plain(world ? 3 : 0)};
-      const MeshDynamics& dynamics = *task.as<MeshDynamics>();
+      const MeshTask& mesh = task.mesh();
       const TrajectoryView trajectory = task.dataset().trajectory(0);
-      const Batch batch = dynamics.prediction_batch(runtime, DType::f64, trajectory, 0,
-                                                    dynamics.state_at(trajectory, 0), normalizers);
+      const Batch batch = mesh.prediction_batch(runtime, DType::f64, trajectory, 0,
+                                                mesh.state_at(trajectory, 0), normalizers);
       Tape tape(runtime, Tape::Mode::evaluate);
       return test::to_matrix(to_host(forward(model, tape, batch.graph).front().value(), runtime.stream()));
     };
@@ -241,12 +241,12 @@ TEST_CASE("all images of a point have one noise") {
     const auto n = static_cast<size_t>(width);
     return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
   };
-  Normalizers none{plain(task.inputs().node_inputs()), plain(3), plain(1)};
+  Normalizers none{plain(task.mesh().fields.node_inputs), plain(3), plain(1)};
   Runtime runtime({.device = {}, .threads = 1});
   const Batch batch =
       training_batch(task, runtime, DType::f64, "train", {{0, 0, 0}}, {0.1, 0.5, 3}, none, false);
   const auto inputs = batch.graph.node_features.values<double>();
-  const auto width = static_cast<size_t>(task.inputs().node_inputs());
+  const auto width = static_cast<size_t>(task.mesh().fields.node_inputs);
   std::map<int32_t, double> noisy;  // by point
   for (size_t node = 0; node < grid.point.size(); ++node) {
     const double value = inputs[node * width];
@@ -339,7 +339,7 @@ TEST_CASE("runs with edges that are made: their statistics, plans, parts and pre
   const FieldStatistics stats = made.edge_stats();
   std::vector<double> rows(static_cast<size_t>(3 * edges));
   SampleScratch scratch_rows;
-  task.inputs().write_edges(made.trajectory("train", 0), 0, {}, scratch_rows, rows.data());
+  write_edges(task.mesh().fields, made.trajectory("train", 0), 0, {}, scratch_rows, rows.data());
   for (size_t column = 0; column < 3; ++column) {
     double sum = 0.0, squares = 0.0;
     for (size_t i = column; i < rows.size(); i += 3) {

@@ -79,3 +79,18 @@ TEST_CASE("bad meshes are named") {
   CHECK_THROWS_AS(cell_kind_of(8, 2, "x"), DataError);
   CHECK_THROWS_AS(edges_from_cells(Ints{0, 1}, CellKind::triangle, 3, "x"), DataError);
 }
+
+TEST_CASE("directed edges keep loops, parallel edges and their order") {
+  const std::vector<int32_t> first{2, 0, 0, 1, 0}, second{0, 0, 2, 2, 2};
+  const DirectedEdges listed = directed_edges(first, second, 3, "graph");
+  CHECK(listed.columns == std::vector<int32_t>{1, 0, 2, 4, 3});
+  CHECK(listed.edges.senders == std::vector<int32_t>{0, 2, 0, 0, 1});
+  CHECK(listed.edges.receivers == std::vector<int32_t>{0, 0, 2, 2, 2});
+  CHECK(listed.edges.receiver_offsets == std::vector<int32_t>{0, 2, 2, 5});
+  CHECK(listed.edges.sender_order == std::vector<int32_t>{0, 2, 3, 4, 1});
+  CHECK(directed_edges({}, {}, 2, "graph").edges.receiver_offsets == std::vector<int32_t>{0, 0, 0});
+  CHECK(test::contains(test::message_of([&] { directed_edges(first, second, 2, "graph"); }),
+                       "[graph] needed node numbers in 0..1, got 2 in edge 0"));
+  CHECK(test::contains(test::message_of([&] { directed_edges({}, second, 3, "graph"); }),
+                       "needed as many senders as receivers, got 0 and 5"));
+}

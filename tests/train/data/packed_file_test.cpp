@@ -47,7 +47,7 @@ void write_triangle(const fs::path& path) {
   DataStatistics statistics;
   statistics.node_type_counts = {0, 0, 0, 0, 3};
   statistics.fields.assign(2, FieldMoments(1));
-  statistics.fields[0].grow(5);
+  statistics.fields[0].hold(std::vector<int32_t>{0, 4});
   statistics.fields[0].at(Quantity::change, 0, 0) = {2, 10, 8};
   statistics.fields[0].at(Quantity::change, 4, 0) = {2, 20, 8};
   statistics.edges.assign(3, Moments{6, 0, 6});

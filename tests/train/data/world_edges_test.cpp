@@ -232,7 +232,7 @@ TEST_CASE(
   Config config = world_run(plate);
   config.data.targets = {"stress"};  // positions are the data's
   const MeshDynamics task(dataset, config.data);
-  CHECK(task.inputs().sizes().edge_set_names == std::vector<std::string>{"mesh", "world"});
+  CHECK(task.mesh().sizes.edge_set_names == std::vector<std::string>{"mesh", "world"});
   Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
   Normalizers learned = Task(task).online_normalizers();
   const std::vector<Sample> samples{{0, 6, 0}, {1, 5, 5}};
@@ -245,7 +245,7 @@ TEST_CASE(
   for (const Sample& sample : samples) {
     const TrajectoryView view = dataset.trajectory("train", sample.trajectory);
     const std::span<const float> at = view.field("world_pos").frame(sample.frame);
-    for (const auto& [receiver, sender] : plain_pairs(view.mesh(), at, 3, task.inputs().world_options())) {
+    for (const auto& [receiver, sender] : plain_pairs(view.mesh(), at, 3, task.mesh().world.options())) {
       wanted.emplace_back(before + receiver, before + sender);
       double squares = 0;
       for (size_t axis = 0; axis < 3; ++axis) {
@@ -283,7 +283,7 @@ TEST_CASE(
   Runtime runtime{RuntimeOptions{.threads = 2}};
   const Predictor predictor(runtime, whole);
   CHECK(predictor.trained().normalizers.world.count() > 0);
-  const MeshDynamics& task = predictor.mesh_dynamics();
+  const MeshTask& task = predictor.mesh_dynamics();
   const TrajectoryView view = predictor.dataset().trajectory("test", 0);
   std::vector<std::vector<float>> frames;
   roll_out(predictor.trained(), task, view, {}, [&](const RolloutFrame& f) { frames.push_back(f.ours); });
@@ -298,7 +298,7 @@ TEST_CASE(
   std::vector<float> at;
   for (size_t i = 0; i < state.current.size(); ++i)
     if (i % 4 < 3) at.push_back(state.current[i]);
-  const Pairs wanted = plain_pairs(view.mesh(), at, 3, task.inputs().world_options());
+  const Pairs wanted = plain_pairs(view.mesh(), at, 3, task.world.options());
   const Graph& graph = batch.graph.edge_sets[1].graph;
   CHECK(!wanted.empty());
   REQUIRE(graph.edge_rows().value() == static_cast<int64_t>(wanted.size()));

@@ -52,7 +52,7 @@ struct Waves {
   }
   Frames rollout(RolloutBoundary boundary, std::string_view split = "test", int64_t i = 0) const {
     Frames frames;
-    roll_out(packed->trained(), *packed->task().as<MeshDynamics>(), trajectory(split, i),
+    roll_out(packed->trained(), packed->mesh_dynamics(), trajectory(split, i),
              {.steps = kSteps, .boundary = boundary},
              [&](const RolloutFrame& frame) { frames.push_back(frame.ours); });
     return frames;
@@ -198,8 +198,7 @@ TEST_CASE("a steady field of f64 arrays far from zero is that of the packed file
   const TrajectoryView trajectory = packed.dataset().trajectory(0);
   REQUIRE(packed.dataset().field("u").offset_of(0) != 0);
   REQUIRE(trajectory.mesh().origin[0] != 0);
-  const std::vector<float> theirs =
-      predict_steady(packed.trained(), *packed.task().as<SteadyField>(), trajectory, 0);
+  const std::vector<float> theirs = predict_steady(packed, trajectory, 0);
   MeshPredictor predictor(runtime, checkpoint);
   predictor.set_mesh({.positions = positions, .cells = cells, .nodes_per_cell = 4, .node_type = types});
   predictor.set_field("flow", flow);
@@ -304,7 +303,7 @@ TEST_CASE("a target whose value is predicted needs no value one step before") {
   CHECK(contains(message_of([&] { predictor.predict(); }), "field world_pos] needed values one step before"));
   predictor.set_previous_field("world_pos", view.field("world_pos").frame(0));
   predictor.predict();
-  const MeshDynamics& task = packed.mesh_dynamics();
+  const MeshTask& task = packed.mesh_dynamics();
   const std::vector<float> next = predict_next(packed.trained(), task, view, 1, task.state_at(view, 1));
   std::vector<float> moved(next.size() / 4 * 3), stress(next.size() / 4);
   predictor.get_field("world_pos", moved);

@@ -85,7 +85,7 @@ TEST_CASE("MeshPredictor has the world edges of each step: the bits of a rollout
     roll_out(packed.trained(), packed.mesh_dynamics(), view, {.boundary = RolloutBoundary::initial},
              [&](const RolloutFrame& frame) {
                edges.push_back(test::plain_pairs(view.mesh(), field_of(predictor, "world_pos", 3 * nodes), 3,
-                                                 packed.mesh_dynamics().inputs().world_options())
+                                                 packed.mesh_dynamics().world.options())
                                    .size());
                predictor.set_next_field("world_pos", at(frame.t), 0);
                predictor.set_next_field("world_pos", at(0), 1);
@@ -111,7 +111,7 @@ TEST_CASE("a prediction with more world edges than ever gets room for them, in t
   const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
   Runtime runtime{RuntimeOptions{.threads = 1}};
   const Predictor packed(runtime, checkpoint);
-  const MeshDynamics& task = packed.mesh_dynamics();
+  const MeshTask& task = packed.mesh_dynamics();
   const TrajectoryView view = packed.dataset().trajectory("test", 0);
   const MeshView& mesh = view.mesh();
   const size_t nodes = mesh.node_type.size();
@@ -150,7 +150,7 @@ TEST_CASE("a prediction with more world edges than ever gets room for them, in t
       if (i % 4 == 3) stress.push_back(state.current[i]);
       if (i % 4 < 3) at.push_back(state.current[i] *= scale);
     }
-    edges.push_back(test::plain_pairs(mesh, at, 3, task.inputs().world_options()).size());
+    edges.push_back(test::plain_pairs(mesh, at, 3, task.world.options()).size());
     predictor.set_field("world_pos", at);
     predictor.set_field("stress", stress);
     predictor.predict();

@@ -30,7 +30,7 @@ TEST_CASE("a checkpoint is refused by a model of another convention, whose shape
     Normalizers normalizers = predictor.task().online_normalizers();
     load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
   };
-  MeshGraphNetOptions options = config.model;
+  MeshGraphNetOptions options = mesh_graph_net_options(config.model);
   CHECK_NOTHROW(load(options));
   options.concat_order = ConcatOrder::edge_sender_receiver;
   CHECK_THROWS_AS(load(options), DataError);
@@ -38,14 +38,14 @@ TEST_CASE("a checkpoint is refused by a model of another convention, whose shape
       contains(message_of([&] { load(options); }),
                "needed weights of a model with concat_order edge_sender_receiver, aggregate before_residual, "
                "activation relu, norm layer, got concat_order sender_receiver_edge"));
-  options = config.model;
+  options = mesh_graph_net_options(config.model);
   options.aggregate = AggregateOrder::after_residual;
   CHECK_THROWS_AS(load(options), DataError);
-  options = config.model;
+  options = mesh_graph_net_options(config.model);
   options.activation = Activation::tanh;
   CHECK_THROWS_AS(load(options), DataError);
   // What only changes how it is computed is none of the file's business.
-  options = config.model;
+  options = mesh_graph_net_options(config.model);
   options.path = ComputePath::op_by_op;
   CHECK_NOTHROW(load(options));
 }

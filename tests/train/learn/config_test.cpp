@@ -6,6 +6,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/tools/program/config_docs.h>
 
 #include <clocale>
 #include <cmath>

@@ -43,7 +43,7 @@ struct HistoryCase {
       const auto n = static_cast<size_t>(width);
       return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
     };
-    Normalizers none{plain(task.inputs().node_inputs()), plain(3), plain(2)};
+    Normalizers none{plain(task.mesh().fields.node_inputs), plain(3), plain(2)};
     return training_batch(Task(task), runtime, DType::f64, "train", {sample}, noise, none, false);
   }
   double velocity(int64_t t, size_t i) const {
@@ -56,7 +56,7 @@ TEST_CASE("history: the value and the last changes, or the last changes alone, l
   for (const Prediction predict : kBoth) {
     const bool second = predict == Prediction::second_change;
     const MeshDynamics task = c.task(predict);
-    REQUIRE(task.inputs().node_inputs() == static_cast<int64_t>(kColumns));
+    REQUIRE(task.mesh().fields.node_inputs == static_cast<int64_t>(kColumns));
     const Batch batch = c.batch(task, {0, 4, 0}, {});
     const auto x = batch.graph.node_features.values<double>();
     for (size_t i = 0; i < 32; ++i) {
@@ -83,11 +83,12 @@ TEST_CASE("history: a sample has the frames that it needs before it") {
   for (const Prediction predict : kBoth) {
     const int64_t first = predict == Prediction::second_change ? 3 : 2;
     const MeshDynamics task = c.task(predict);
-    CHECK(task.sample_frames(8).first == first);
-    CHECK(task.sample_frames(8).end == 7);
-    CHECK(task.sample_frames(first + 1).size() == 0);
-    CHECK(task.least_frames() == first + 2);
-    CHECK(task.sample_frames(task.least_frames()).size() == 1);
+    const MeshTask& mesh = task.mesh();
+    CHECK(mesh.sample_frames(8).first == first);
+    CHECK(mesh.sample_frames(8).end == 7);
+    CHECK(mesh.sample_frames(first + 1).size() == 0);
+    CHECK(mesh.least_frames() == first + 2);
+    CHECK(mesh.sample_frames(mesh.least_frames()).size() == 1);
     CHECK(Sampler(Task(task), "train", 0).samples() == 2 * (7 - first));
     c.batch(task, {0, first, 0}, {});
   }
@@ -147,8 +148,8 @@ TEST_CASE("history: noise is a random walk that ends with the whole deviation") 
     }
     CHECK(last.deviation() == doctest::Approx(0.3).epsilon(0.04));
     // The normaliser of targets knows what the noise leaves there.
-    const double quiet = task.dataset_normalizers({}).targets.standard_deviation(0);
-    CHECK(task.dataset_normalizers(noise).targets.standard_deviation(0) ==
+    const double quiet = task.mesh().dataset_normalizers({}).targets.standard_deviation(0);
+    CHECK(task.mesh().dataset_normalizers(noise).targets.standard_deviation(0) ==
           doctest::Approx(std::hypot(quiet, left.deviation())).epsilon(0.04));
   }
 }
@@ -157,9 +158,9 @@ TEST_CASE(
     "history: the latest frame's noise without history is what it was; columns of changes have their own "
     "scale") {
   HistoryCase c;
-  const Normalizers one = c.task(Prediction::change, 1).dataset_normalizers({});
-  const Normalizers three = c.task(Prediction::change).dataset_normalizers({});
-  const Normalizers second = c.task(Prediction::second_change).dataset_normalizers({});
+  const Normalizers one = c.task(Prediction::change, 1).mesh().dataset_normalizers({});
+  const Normalizers three = c.task(Prediction::change).mesh().dataset_normalizers({});
+  const Normalizers second = c.task(Prediction::second_change).mesh().dataset_normalizers({});
   const double change = c.dataset.field_stats("velocity", NodeTypeSet::all(), Quantity::change).std.front();
   CHECK(three.nodes.standard_deviation(0) == one.nodes.standard_deviation(0));
   CHECK(three.nodes.standard_deviation(2) == doctest::Approx(change));
@@ -184,7 +185,7 @@ TEST_CASE("history: a rollout feeds its predictions back as earlier frames, and 
     const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
     const bool second = predict == Prediction::second_change;
     const size_t first = second ? 2 : 1, earlier = first;
-    const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
+    const auto mask = predictor.mesh_dynamics().fields.predicted_mask(trajectory.mesh());
     std::vector<std::vector<float>> frames;
     for (size_t t = 0; t <= first; ++t) {
       const auto frame = trajectory.field("velocity").frame(static_cast<int64_t>(t));

@@ -10,7 +10,7 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/planning/plan.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
@@ -44,12 +44,12 @@ DataConfig moving_config(Prediction predict) {
   return config;
 }
 
-Normalizers no_change(const MeshInputs& inputs) {
+Normalizers no_change(const MeshTask& task) {
   const auto plain = [](int64_t width) {
     const auto n = static_cast<size_t>(width);
     return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
   };
-  return {plain(inputs.node_inputs()), plain(inputs.edge_inputs()), plain(inputs.outputs())};
+  return {plain(task.sizes.node_inputs), plain(task.sizes.edge_inputs.front()), plain(task.sizes.outputs)};
 }
 
 /// Displacement and length of the edge sender -> receiver, [dim + 1].
@@ -109,10 +109,10 @@ TEST_CASE("edges read current positions with their noise, then positions at rest
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const bool second = predict == Prediction::second_change;
     const MeshDynamics task(dataset, moving_config(predict));
-    CHECK(task.inputs().node_inputs() == 9);
-    REQUIRE(task.inputs().edge_inputs() == 4 + 3);
+    CHECK(task.mesh().fields.node_inputs == 9);
+    REQUIRE(task.mesh().sizes.edge_inputs.front() == 4 + 3);
     Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
-    Normalizers none = no_change(task.inputs());
+    Normalizers none = no_change(task.mesh());
     const std::vector<Sample> samples{{0, 3, 0}, {1, 2, 5}};
     const Batch batch = training_batch(Task(task), runtime, DType::f64, "train", samples,
                                        {.deviation = kNoise, .gamma = kGamma, .seed = 9, .fields = {}}, none);
@@ -148,19 +148,19 @@ TEST_CASE("a static field of positions, or one that is not predicted, comes from
   const MeshDynamics task(dataset, config);
   const TrajectoryView view = dataset.trajectory("train", 0);
   Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
-  const Batch batch =
-      task.prediction_batch(runtime, DType::f64, view, 4, task.state_at(view, 4), no_change(task.inputs()));
+  const Batch batch = task.mesh().prediction_batch(runtime, DType::f64, view, 4,
+                                                   task.mesh().state_at(view, 4), no_change(task.mesh()));
   const auto frame = view.field("world_pos").frame(4);
   CHECK(close(batch.graph.edge_sets[0].features.values<double>(),
               plain_edges(view.mesh(), std::vector<double>(frame.begin(), frame.end()), 3)));
-  CHECK(given_inputs(task.inputs()) == std::vector<std::string>{"world_pos"});
+  CHECK(task.mesh().fields.given_inputs() == std::vector<std::string>{"world_pos"});
 }
 
 TEST_CASE("statistics of current positions are over all trajectories and frames of a small data set") {
   const Moving flag("flag");
   const Dataset dataset = flag.dataset();
   const MeshDynamics task(dataset, moving_config(Prediction::change));
-  const Normalizers normalizers = task.dataset_normalizers({});
+  const Normalizers normalizers = task.mesh().dataset_normalizers({});
   REQUIRE(normalizers.edges.width() == 7);
   std::vector<Moments> moments(7);
   for (int64_t i = 0; i < 2; ++i) {
@@ -186,13 +186,13 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
   DataConfig data = moving_config(Prediction::change);
   data.kinematic_types = {1};
   const MeshDynamics task(dataset, data);
-  REQUIRE(task.inputs().node_inputs() == 3 + 9);
+  REQUIRE(task.mesh().fields.node_inputs == 3 + 9);
   const TrajectoryView view = dataset.trajectory("train", 1);
   const FieldView field = view.field("world_pos");
   Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
   const auto inputs_at = [&](int64_t t) {
-    const Batch batch =
-        task.prediction_batch(runtime, DType::f64, view, t, task.state_at(view, t), no_change(task.inputs()));
+    const Batch batch = task.mesh().prediction_batch(runtime, DType::f64, view, t,
+                                                     task.mesh().state_at(view, t), no_change(task.mesh()));
     const auto values = batch.graph.node_features.values<double>();
     return std::vector<double>(values.begin(), values.end());
   };
@@ -221,7 +221,7 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
       }
     }
   }
-  const Normalizers normalizers = task.dataset_normalizers({});
+  const Normalizers normalizers = task.mesh().dataset_normalizers({});
   CHECK(normalizers.nodes.mean(2) == 0.0);
   CHECK(normalizers.nodes.standard_deviation(2) ==
         doctest::Approx(std::sqrt(squares[2] / count)).epsilon(1e-5));
@@ -301,7 +301,7 @@ TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files 
     CHECK(std::isfinite(
         evaluate(predictor.trained(), {.split = "test"}).dynamics->rollouts.back().fields[0].rmse));
 
-    const MeshDynamics& task = predictor.mesh_dynamics();
+    const MeshTask& task = predictor.mesh_dynamics();
     const TrajectoryView view = predictor.dataset().trajectory("test", 0);
     std::vector<std::vector<float>> frames;
     roll_out(predictor.trained(), task, view, {}, [&](const RolloutFrame& f) { frames.push_back(f.ours); });
@@ -336,25 +336,27 @@ TEST_CASE("a target of data.value_targets is predicted as its next value") {
     config.targets = {"world_pos", "stress"};
     config.value_targets = {"stress"};
     const MeshDynamics task(dataset, config);
-    CHECK(task.inputs().node_inputs() == 1 + 9);
+    CHECK(task.mesh().fields.node_inputs == 1 + 9);
     NoiseOptions noise{.deviation = 1e-3, .gamma = 0.1, .seed = 1};
-    const Normalizers normalizers = task.dataset_normalizers(noise);
-    const FieldStatistics stats = task.inputs().predicted_stats("stress", Quantity::value);
+    const Normalizers normalizers = task.mesh().dataset_normalizers(noise);
+    const FieldStatistics stats = task.mesh().predicted_stats("stress", Quantity::value);
     CHECK(normalizers.targets.mean(3) == stats.mean[0]);
     CHECK(normalizers.targets.standard_deviation(3) == stats.std[0]);
     CHECK(normalizers.nodes.mean(0) ==
           dataset.field_stats("stress", NodeTypeSet::all(), Quantity::value).mean[0]);
 
     Runtime runtime{RuntimeOptions{.threads = 1}};
-    Normalizers plain = no_change(task.inputs());
+    Normalizers plain = no_change(task.mesh());
     const TrajectoryView view = dataset.trajectory("train", 0);
     const Batch batch =
         training_batch(Task(task), runtime, DType::f64, "train", {{0, 2, 0}}, noise, plain, false);
     const std::span<const double> target = batch.tensor("target").values<double>();
     const std::span<const double> inputs = batch.graph.node_features.values<double>();
-    const FieldState state = task.state_at(view, 2);
+    FieldState state = task.mesh().state_at(view, 2);
     const std::span<const float> stress = view.field("stress").frame(3), now = view.field("stress").frame(2);
-    const std::vector<float> next = task.advance(view, state, batch.tensor("target"), plain);
+    SampleScratch scratch;
+    task.mesh().advance(view.mesh(), batch.tensor("target"), plain, scratch, state);
+    const std::vector<float>& next = state.current;
     for (size_t i = 0; i < stress.size(); ++i) {
       CHECK(target[4 * i + 3] == static_cast<double>(stress[i]));
       // Its value is given, also where second changes are predicted.
@@ -434,7 +436,7 @@ TEST_CASE("configurations that do not fit a moving mesh are refused") {
   const Dataset dataset = data.dataset();
   DataConfig config = moving_config(Prediction::change);
   config.world_position = "stress";
-  CHECK(contains(message_of([&] { MeshInputs(dataset, config); }),
+  CHECK(contains(message_of([&] { MeshTask(dataset, config, true); }),
                  "[data.world_position] needed a field of 2 or 3 components: a position, got stress of 1"));
   config.world_position = "world_pos";
   CHECK(contains(message_of([&] { SteadyField(dataset, config); }),

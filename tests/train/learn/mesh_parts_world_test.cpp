@@ -67,7 +67,7 @@ TEST_CASE("ranks, and parts in turn, train and roll out meshes with world edges 
   int64_t crossing = 0;
   for (int64_t t = 0; t < view.frames(); ++t)
     for (const auto& [receiver, sender] :
-         test::plain_pairs(view.mesh(), view.field("world_pos").frame(t), 3, task.inputs().world_options()))
+         test::plain_pairs(view.mesh(), view.field("world_pos").frame(t), 3, task.mesh().world.options()))
       crossing += owners[static_cast<size_t>(receiver)] != owners[static_cast<size_t>(sender)] ? 1 : 0;
   CHECK(crossing > 10);
   for (const int ranks : {2, 3}) {

@@ -37,11 +37,11 @@ struct NonFiniteFixture {
       : config(test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 6))),
         dataset(Dataset::open(config.data.path)),
         features(dataset, config.data),
-        normalizers(features.dataset_normalizers({})),
+        normalizers(features.mesh().dataset_normalizers({})),
         runtime({.device = device, .threads = 1}),
         model([&] {
           config.model.path = path;
-          return make_model(config.model, features.inputs().sizes());
+          return make_model(config.model, features.mesh().sizes);
         }()) {
     model.parameters.allocate(runtime, precision, 1);
     batch = training_batch(Task(features), runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);

@@ -22,7 +22,7 @@ using test::ScratchDirectory;
 constexpr int64_t kMemory = int64_t{8} << 30;
 
 Config config_of(const ScratchDirectory& scratch, const char* device, DType precision) {
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 9));
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 9, 14, true));
   config.run.device = device;
   config.run.threads = 2;
   config.precision = precision;

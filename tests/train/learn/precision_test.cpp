@@ -104,8 +104,8 @@ int64_t kept_by_forward(Device device, DType precision, ComputePath path, const 
   const Dataset dataset = Dataset::open(config.data.path);
   const MeshDynamics features(dataset, config.data);
   config.precision = precision;
-  const Model model = make_model(runtime, config, features.inputs().sizes());
-  Normalizers normalizers = features.dataset_normalizers({});
+  const Model model = make_model(runtime, config, features.mesh().sizes);
+  Normalizers normalizers = features.mesh().dataset_normalizers({});
   const Batch batch =
       training_batch(Task(features), runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
   Tape tape(runtime);

@@ -25,8 +25,8 @@ TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the i
   Config config = steady_config(scratch.path);
   config.data.inputs = {"g", "load"};
   const Task task = make_task(config, Dataset::open(config.data.path));
-  REQUIRE(task.as<SteadyField>() != nullptr);
-  CHECK(task.sample_frames(1).size() == 1);
+  REQUIRE(!task.mesh().fields.over_time);
+  CHECK(task.mesh().sample_frames(1).size() == 1);
   CHECK(task.loss_weight("train", {{0, 0, 0}, {1, 0, 0}}) == 2 * 9);
   Runtime runtime({.device = {}, .threads = 1});
   Normalizers plain{Normalizer::fixed(std::vector<double>(11, 0.0), std::vector<double>(11, 1.0)),

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,7 +40,7 @@ struct Steady {
     optimizer.emplace(runtime, model.parameters, config.optimizer, 1.0,
                       learning_rate(config.schedule, 1e-3, 1000));
     cache.emplace(runtime, config, task, model, *optimizer,
-                  choose_recomputation(runtime, config, task, largest_batch(config, dataset), model),
+                  choose_recomputation(runtime, config, task, largest_batch(config, task), model),
                   [](const std::string&) {});
     run(40);
   }

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
 #include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
 
 #include "train/process.h"
 #include "train/small_run.h"

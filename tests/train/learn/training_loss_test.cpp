@@ -53,7 +53,7 @@ double sum_over_targets(UnrollCase& c, const Sample& sample,
   double sum = 0.0;
   for (size_t i = 0; i < target.size(); ++i) {
     const int32_t type = mesh.node_type[i / 2];
-    if (c.features.inputs().is_predicted(type)) sum += cost(i % 2, type, target[i]);
+    if (c.features.mesh().fields.is_predicted(type)) sum += cost(i % 2, type, target[i]);
   }
   return sum;
 }
@@ -336,10 +336,10 @@ TEST_CASE("accumulated batches have the loss of one large batch") {
 
 TEST_CASE("the coverage of sampled nodes is printed") {
   UnrollCase c({});
-  CHECK(describe_sampling({}, c.features.inputs(), "train", 3.0) == "");
+  CHECK(c.features.mesh().describe_sampling("train", 3.0) == "");
   LossConfig loss;
   loss.sample = 0.5;
-  const std::string text = describe_sampling(loss, c.features.inputs(), "train", 3.0);
+  const std::string text = TrainingLoss(loss).describe_sampling(c.features.mesh(), "train", 3.0);
   // Of 5 x 5 nodes 12 are predicted: 9 inside and 3 where the flow leaves.
   CHECK_MESSAGE(contains(text, "6 of 12 predicted nodes"), text);
   CHECK_MESSAGE(contains(text, "87.5 %"), text);
@@ -354,8 +354,8 @@ TEST_CASE("the coverage of sampled nodes is printed") {
   for (int i = 0; i < 100; ++i) data->trajectories.push_back({.mesh = 0, .frames = 2, .fields = {u}});
   DataConfig config;
   config.inputs = config.targets = {"u"};
-  const MeshInputs inputs(Dataset::over(data), config);
-  const std::string few = describe_sampling(loss, inputs, "train", 3.0);
+  const MeshTask task(Dataset::over(data), config, true);
+  const std::string few = TrainingLoss(loss).describe_sampling(task, "train", 3.0);
   CHECK_MESSAGE(contains(few, "largest mesh of 32 trajectories"), few);
 }
 

@@ -82,7 +82,7 @@ TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of 
 TEST_CASE("the memory law: a model a step without recomputation, a constant and little more with it") {
   UnrollCase c({.width = 32, .blocks = 3, .side = 12, .frames = 40});
   const int64_t nodes = c.batch(1).graph.nodes;
-  const int64_t state = nodes * c.features.inputs().outputs() * size_of(DType::f32);
+  const int64_t state = nodes * c.features.mesh().fields.outputs * size_of(DType::f32);
   const auto peak = [&](int64_t steps, SegmentUnit unit, RecomputeMode mode = RecomputeMode::off) {
     c.config.recompute.mode = mode;
     const Batch batch = c.batch(steps);
@@ -98,7 +98,7 @@ TEST_CASE("the memory law: a model a step without recomputation, a constant and 
     CHECK(near(peak(steps, SegmentUnit::block) - one, model * (steps - 1)));
     // A step leaves its state and two scalars, rounded up; behind the first there are inputs, too.
     const int64_t frames = peak(steps, SegmentUnit::frame),
-                  inputs = nodes * c.features.inputs().node_inputs();
+                  inputs = nodes * c.features.mesh().fields.node_inputs;
     CHECK(frames <= one + (state + 1536) * steps + inputs * size_of(DType::f32));
     CHECK(peak(steps, SegmentUnit::sequence) <= frames);
     // Blocks within it bring that constant down.

@@ -56,7 +56,7 @@ TEST_CASE("a batch of several steps holds the data's frames behind the first, wi
 
 TEST_CASE("online normalisers learn from the first step alone, and the ratio follows them") {
   UnrollCase c({.precision = DType::f64});
-  Normalizers one = c.features.inputs().online_normalizers(), many = one;
+  Normalizers one = c.features.mesh().online_normalizers(), many = one;
   const auto learn = [&](Normalizers& normalizers, int64_t steps) {
     return training_batch(c.unrolled(steps), c.runtime, DType::f64, "train", {{0, 2, 0}}, {}, normalizers,
                           true);
@@ -73,18 +73,21 @@ TEST_CASE("online normalisers learn from the first step alone, and the ratio fol
 /// standard deviations of the target; 0 on nodes that are not predicted.
 std::vector<std::vector<double>> rollout_errors(UnrollCase& c, const Sample& sample, int64_t steps) {
   const TrajectoryView trajectory = c.dataset.trajectory("train", sample.trajectory);
-  const std::vector<uint8_t> mask = c.features.inputs().predicted_mask(trajectory.mesh());
-  const auto width = static_cast<size_t>(c.features.inputs().outputs());
-  FieldState state = c.features.state_at(trajectory, sample.frame);
+  const std::vector<uint8_t> mask = c.features.mesh().fields.predicted_mask(trajectory.mesh());
+  const auto width = static_cast<size_t>(c.features.mesh().fields.outputs);
+  FieldState state = c.features.mesh().state_at(trajectory, sample.frame);
   std::vector<std::vector<double>> errors;
   for (int64_t t = sample.frame; t < sample.frame + steps; ++t) {
-    const Batch batch =
-        c.features.prediction_batch(c.runtime, c.config.precision, trajectory, t, state, c.normalizers);
+    const Batch batch = c.features.mesh().prediction_batch(c.runtime, c.config.precision, trajectory, t,
+                                                           state, c.normalizers);
     Tape tape(c.runtime, Tape::Mode::evaluate);
     const Tensor prediction =
         to_host(forward(c.model, tape, batch.graph).front().value(), c.runtime.stream());
-    std::vector<float> next = c.features.advance(trajectory, state, prediction, c.normalizers);
-    const std::vector<float> truth = c.features.inputs().target_values(trajectory, t + 1);
+    SampleScratch scratch;
+    FieldState predicted = state;
+    c.features.mesh().advance(trajectory.mesh(), prediction, c.normalizers, scratch, predicted);
+    std::vector<float>& next = predicted.current;
+    const std::vector<float> truth = c.features.mesh().fields.target_values(trajectory, t + 1);
     std::vector<double>& now = errors.emplace_back(next.size());
     for (size_t i = 0; i < next.size(); ++i) {
       if (mask[i / width] == 0) next[i] = truth[i];
@@ -124,7 +127,7 @@ TEST_CASE("unrolled predictions are those of a rollout over the same frames") {
               sum += error * error;
             }
           }
-          first_row += static_cast<int64_t>(expected[0].size()) / c.features.inputs().outputs();
+          first_row += static_cast<int64_t>(expected[0].size()) / c.features.mesh().fields.outputs;
         }
         // A rollout rounds its state to f32: 1e-7 of fields of about 1, of which a standard deviation of the
         // target is a few hundredths, or thousandths of second changes.
@@ -195,7 +198,7 @@ TEST_CASE("a window's loss is the mean over its steps") {
 
   const Dataset dataset = Dataset::open(config.data.path);
   const MeshDynamics features(dataset, config.data, 4);
-  Normalizers normalizers = features.dataset_normalizers({});
+  Normalizers normalizers = features.mesh().dataset_normalizers({});
   Runtime runtime({.device = {}, .threads = 1});
   const Task task(features);
   const Model model = make_model(runtime, config, task.sizes());
@@ -209,7 +212,7 @@ TEST_CASE("a window's loss is the mean over its steps") {
     Tape tape(runtime, Tape::Mode::evaluate);
     sum += *task.loss(tape, model, batch, none).sum.value().data<double>();
     const MeshView& mesh = dataset.trajectory("train", sample.trajectory).mesh();
-    count += 4.0 * static_cast<double>(features.inputs().predicted_nodes(mesh));
+    count += 4.0 * static_cast<double>(features.mesh().fields.predicted_nodes(mesh));
   }
   CHECK(logged == doctest::Approx(sum / count).epsilon(1e-6));
 }
@@ -222,8 +225,8 @@ TEST_CASE("the sampler leaves the steps their frames, and says when there are to
     config.predict = predict;
     return Task(MeshDynamics(dataset, config, frames));
   };
-  CHECK(task(Prediction::change, 1).sample_frames(6).end == 5);
-  CHECK(task(Prediction::change, 4).sample_frames(6).end == 2);
+  CHECK(task(Prediction::change, 1).mesh().sample_frames(6).end == 5);
+  CHECK(task(Prediction::change, 4).mesh().sample_frames(6).end == 2);
   CHECK(Sampler(task(Prediction::change, 3), "train", 0).samples() == 2 * 3);
   CHECK(Sampler(task(Prediction::second_change, 3), "train", 0).samples() == 2 * 2);
   CHECK(Sampler(task(Prediction::change, 5), "train", 0).samples() == 2);

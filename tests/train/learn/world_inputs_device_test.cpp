@@ -131,8 +131,8 @@ TEST_CASE("a device finds the world edges of a batch, of noisy positions too, wi
         const Batch batch = make_batch(on_device, layout, [&](const Batch& host) {
           task.write(host, "train", samples, noise, normalizers, false, scratch);
         });
-        REQUIRE(task.inputs().is_searched(batch));
-        const Tensor missing = task.inputs().find_world_edges(on_device, batch);
+        REQUIRE(task.mesh().world.is_for_device(batch));
+        const Tensor missing = task.mesh().world.find(on_device, batch);
         CHECK(missing_edges(on_device, missing) == 0);
         const auto found = world_of(batch, shape.nodes, on_device.stream());
         CHECK(found.front().size() > 40);
@@ -193,7 +193,7 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
   const std::string checkpoint = trained_free(plate, "predicts");
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}}, on_host{RuntimeOptions{.threads = 1}};
   const Predictor packed(runtime, checkpoint), other(on_host, checkpoint);
-  const MeshDynamics& task = packed.mesh_dynamics();
+  const MeshTask& task = packed.mesh_dynamics();
   const TrajectoryView view = packed.dataset().trajectory("test", 0);
   const MeshView& mesh = view.mesh();
   const size_t nodes = mesh.node_type.size();
@@ -210,7 +210,7 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
     const Normalizers& normalizers = packed.trained().normalizers;
     const Batch batch = task.prediction_batch(runtime, DType::f32, view, 0, state, normalizers);
     const Batch wanted = task.prediction_batch(on_host, DType::f32, view, 0, state, normalizers);
-    edges.push_back(test::plain_pairs(mesh, at, 3, task.inputs().world_options()).size());
+    edges.push_back(test::plain_pairs(mesh, at, 3, task.world.options()).size());
     CHECK((world_of(batch, mesh.nodes, runtime.stream()) == world_of(wanted, mesh.nodes, on_host.stream())));
     predictor.set_field("world_pos", at);
     predictor.set_field("stress", stress);
@@ -263,7 +263,7 @@ TEST_CASE("the modelled time of a step counts the world edges of the data, at mo
   double sum = 0.0;
   const Task task = make_task(config, dataset);
   const std::vector<double> counts =
-      world_edges_per_node(dataset, task.inputs().world_position()->field, task.inputs().world_options());
+      world_edges_per_node(dataset, task.mesh().fields.world_position->field, task.mesh().world.options());
   for (const double count : counts) sum += count;
   CHECK(roomy.world_edges_per_node == doctest::Approx(sum / static_cast<double>(counts.size())));
   CHECK(roomy.world_edges_per_node > 0.0);

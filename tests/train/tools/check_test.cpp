@@ -5,7 +5,7 @@
 #include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 #include <meshgrad/train/tools/program/import_config.h>

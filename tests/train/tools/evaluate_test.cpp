@@ -129,7 +129,7 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
   REQUIRE(data.size() == 13);
   REQUIRE(initial.size() == 13);
   CHECK(rolled(predictor, RolloutBoundary::data, 5).size() == 5);
-  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
+  const auto mask = predictor.mesh_dynamics().fields.predicted_mask(trajectory.mesh());
   FieldState state = state_at(predictor, trajectory, 0);
   size_t moved = 0;
   for (size_t step = 0; step < data.size(); ++step) {
@@ -155,7 +155,7 @@ TEST_CASE("a rollout longer than the data holds the last boundary values, and ha
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, run.checkpoint());
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
+  const auto mask = predictor.mesh_dynamics().fields.predicted_mask(trajectory.mesh());
   constexpr int64_t kData = 13, kSteps = 20;
   int64_t steps = 0;
   roll_out(predictor, trajectory, {.steps = kSteps}, [&](const RolloutFrame& now) {
@@ -204,7 +204,7 @@ TEST_CASE("second differences: no second change goes on as before") {
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, zero);
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
+  const auto mask = predictor.mesh_dynamics().fields.predicted_mask(trajectory.mesh());
   int64_t steps = 0;
   roll_out(predictor, trajectory, {.steps = 3}, [&](const RolloutFrame& now) {
     CHECK(now.t == ++steps + 1);  // the first needs two frames

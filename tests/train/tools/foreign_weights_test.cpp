@@ -72,7 +72,6 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   LossBatch batch;
   batch.graph.node_features = load(runtime, file.at("in.node_features"));
   batch.graph.nodes = batch.graph.node_features.rows();
-  batch.graph.graph_offsets = {0, batch.graph.nodes};
   batch.target = load(runtime, file.at("in.target"));
   batch.mask = Tensor::empty(runtime, {batch.graph.nodes}, DType::u8, Tag::data);
   for (uint8_t& m : batch.mask.values<uint8_t>()) m = 1;

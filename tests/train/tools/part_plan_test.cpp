@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/part_plan.h>
 
 #include <mutex>
@@ -51,7 +52,7 @@ Taken step_on_rank(const Config& config, Ranks& ranks) {
   std::optional<MeshParts> parts = make_mesh_parts(runtime, config, ranks);
   BatchLoader loader(runtime, config, task, RankShare(), &*parts);
   StepCache steps(runtime, config, task, model, optimizer,
-                  choose_recomputation(runtime, config, task, largest_batch(config, task.dataset()), model),
+                  choose_recomputation(runtime, config, task, largest_batch(config, task), model),
                   [](const std::string&) {});
   Normalizers normalizers = task.dataset_normalizers({});
   Taken taken;

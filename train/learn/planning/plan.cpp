@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <fmt/format.h>
 
@@ -100,13 +101,13 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
 }
 
 /// See MemoryPlan::world_edges_per_node.
-double world_edges_in_time(const Task& task, bool has_data) {
-  const MeshInputs& inputs = task.inputs();
-  if (!inputs.has_world_edges()) return 0.0;
-  const double room = inputs.config().world_edges_per_node;
+double world_edges_in_time(const Task& task, const Config& config, bool has_data) {
+  if (config.data.world_radius <= 0.0) return 0.0;
+  const double room = config.data.world_edges_per_node;
   if (!has_data) return room;
+  const MeshTask& mesh = task.mesh();
   const std::vector<double> counts =
-      world_edges_per_node(task.dataset(), inputs.world_position()->field, inputs.world_options());
+      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
   double sum = 0.0;
   for (const double count : counts) sum += std::min(count, room);
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
@@ -154,13 +155,13 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
 
 /// Powers of two that the data has frames for, and what the configuration says.
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
-  const Task task = make_task(config, dataset).for_validation();
-  int64_t most = 0;
-  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
-    most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
-  }
   std::vector<int64_t> steps{config.unroll.steps};
-  if (task.least_frames() == 1) return steps;  // no time, nothing to unroll
+  if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
+  const SplitSamples samples =
+      make_task(config, dataset).for_validation().samples(config.data.train_split);
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
+    most = std::max(most, samples.in_trajectory(i));
   for (const int64_t power : {1, 2, 4, 8}) {
     if (power <= most && power != config.unroll.steps) steps.push_back(power);
   }
@@ -395,12 +396,12 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
-  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, !options.mesh);
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, config, !options.mesh);
   if (plan.world_edges_per_node > 0.0 && !options.mesh)
     plan.notes.push_back(
         fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
-  plan.timed = largest_batch(step, dataset);
+  plan.timed = largest_batch(step, task);
   plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
   plan.time = time_of(probe, step, plan.step, plan);
   int64_t correction = 0;

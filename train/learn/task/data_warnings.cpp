@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/quiet_split.h>
-#include <meshgrad/train/learn/run/batch_loader.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@ namespace meshgrad {
 
 std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config) {
   std::vector<std::string> warnings;
-  if (config.task.name != TaskName::mesh_dynamics) return warnings;
+  if (!over_time(config.task.name)) return warnings;
   const NoiseOptions options = noise_of(config);
   const bool second = config.data.predict == Prediction::second_change;
   const auto is_read = [&](const std::string& name) {
@@ -57,11 +58,11 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
   const std::string unit = "save the field in a smaller unit";
   for (const std::string& name : config.data.inputs)
     check(name + " has", dataset.field_stats(name, NodeTypeSet::all(), Quantity::value).std, unit);
-  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
+  const bool in_time = over_time(config.task.name);
   const bool second = config.data.predict == Prediction::second_change;
   const std::vector<std::string>& values = config.data.value_targets;
   for (const std::string& name : config.data.targets) {
-    const bool value = !dynamics || std::ranges::find(values, name) != values.end();
+    const bool value = !in_time || std::ranges::find(values, name) != values.end();
     const Quantity quantity = value ? Quantity::value : second ? Quantity::second_change : Quantity::change;
     if (!value && noise_of(config).of(name) > Normalizer::kSmallestDeviation) continue;
     const NodeTypeSet types(std::span(config.data.predicted_types));
@@ -73,7 +74,7 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
   return warnings;
 }
 
-std::vector<std::string> learned_scale_warnings(const MeshInputs& inputs, const Normalizers& learned) {
+std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned) {
   std::vector<std::string> warnings;
   const auto check = [&](const Normalizer& columns, size_t first, const FieldInfo& field, const char* what) {
     const std::vector<double> squares = columns.squared_deviations();
@@ -86,27 +87,31 @@ std::vector<std::string> learned_scale_warnings(const MeshInputs& inputs, const 
         field.name + what, Normalizer::kSmallestDeviation));
   };
   size_t column = 0;
-  for (const MeshInputs::Input& input : inputs.inputs()) {
+  for (const FieldSelection::Input& input : fields.inputs) {
     check(learned.nodes, column, input.field, " has varied by");
     column += static_cast<size_t>(input.field.components);
   }
   column = 0;
-  for (const FieldInfo& target : inputs.targets()) {
+  for (const FieldInfo& target : fields.targets) {
     check(learned.targets, column, target, ": what is predicted of it has varied by");
     column += static_cast<size_t>(target.components);
   }
   return warnings;
 }
 
-std::vector<std::string> data_warnings(const Dataset& dataset, const Config& config) {
-  std::vector<std::string> warnings = dataset.warnings();
-  for (const auto& found : {noise_warnings(dataset, config), scale_warnings(dataset, config)})
-    warnings.insert(warnings.end(), found.begin(), found.end());
-  if (config.train.validate_every == 0 || config.task.name != TaskName::mesh_dynamics) return warnings;
+std::vector<TaskWarning> data_warnings(const Dataset& dataset, const Config& config) {
+  std::vector<TaskWarning> warnings;
+  const auto add = [&](std::string_view key, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) warnings.push_back({key, line});
+  };
+  add("data.path", dataset.warnings());
+  add("train.noise", noise_warnings(dataset, config));
+  add("scale", scale_warnings(dataset, config));
+  if (config.train.validate_every == 0 || !over_time(config.task.name)) return warnings;
   const std::string& split = config.data.valid_split;
   const NodeTypeSet types(std::span(config.data.predicted_types));
   if (const auto quiet = quiet_split(dataset, split, config.data.targets, types))
-    warnings.push_back(quiet_split_warning(split, *quiet));
+    add("data.valid_split", {quiet_split_warning(split, *quiet)});
   return warnings;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run says of its data before it begins: nothing that stops it.
+// What is doubtful about the data of a task on meshes: nothing that stops a run.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/config/config.h>
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/field_selection.h>
+#include <meshgrad/train/learn/task/task_text.h>
 
 #include <string>
 #include <vector>
@@ -13,9 +14,9 @@ namespace meshgrad {
 
 /// All lines: what was found when the data were converted, noise_warnings, scale_warnings, and a validation
 /// split that changes too little to tell models apart (quiet_split).
-std::vector<std::string> data_warnings(const Dataset& dataset, const Config& config);
+std::vector<TaskWarning> data_warnings(const Dataset& dataset, const Config& config);
 
-/// A line for each target of mesh_dynamics whose change has a standard deviation that `train.noise` is not
+/// A line for each target over time whose change has a standard deviation that `train.noise` is not
 /// within 0.01 to 1 times of. Without noise there is none.
 std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config);
 
@@ -25,6 +26,6 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
 
 /// The same of inputs and targets whose values OnlineTrainer has learned so far, without numbers, so that a
 /// line is the same each time.
-std::vector<std::string> learned_scale_warnings(const MeshInputs& inputs, const Normalizers& learned);
+std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
 
 }  // namespace meshgrad

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key table as a JSON Schema and as docs/config.md.
 #include <fmt/format.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/tools/program/config_docs.h>
 
 #include <nlohmann/json.hpp>
 

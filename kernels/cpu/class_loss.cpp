@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain loops: classes are few, so vectors would be mostly empty.
+#include <meshgrad/kernels/cpu/slab_sums.h>
+#include <meshgrad/kernels/tables.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace meshgrad::cpu {
+namespace {
+
+/// The logits of one row.
+template <class S>
+struct ClassRow {
+  using A = Accumulator<S>;
+  const S* logits;
+  int64_t classes;
+  A largest = -std::numeric_limits<A>::infinity();
+  A sum = A(0);  // of exp(logit - largest); NaN where a logit is
+
+  ClassRow(const S* first, int64_t count) : logits(first), classes(count) {
+    for (int64_t c = 0; c < classes; ++c) largest = std::max(largest, static_cast<A>(logits[c]));
+    for (int64_t c = 0; c < classes; ++c) sum += exponential(c);
+  }
+  A exponential(int64_t c) const { return std::exp(static_cast<A>(logits[c]) - largest); }
+  bool has(int32_t label) const { return label >= 0 && label < classes; }
+  A cross_entropy(int32_t label) const {
+    if (!has(label)) return std::numeric_limits<A>::quiet_NaN();
+    return std::log(sum) - (static_cast<A>(logits[label]) - largest);
+  }
+};
+
+template <class S>
+void class_loss_forward_of(const ClassLossForward& args, const Stream& stream) {
+  const int64_t classes = args.logits.width();
+  const S* logits = args.logits.data<S>();
+  const int32_t* labels = args.labels.data<int32_t>();
+  const uint8_t* mask = args.mask.data<uint8_t>();
+  const auto sum_over_rows = [&](auto&& of_row) {
+    return slab_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+      double sum = 0.0;
+      for (int64_t i = begin; i < end; ++i)
+        if (mask[i] != 0) sum += static_cast<double>(of_row(i));
+      return sum;
+    });
+  };
+  const double loss = sum_over_rows(
+      [&](int64_t i) { return ClassRow<S>(logits + i * classes, classes).cross_entropy(labels[i]); });
+  store_sum(stream, args.sum, loss, false);
+  store_sum(stream, args.weight, sum_over_rows([](int64_t) { return 1; }), false);
+}
+
+/// The seed is read on the device: the host does not know the loss scale and the weight.
+template <class S>
+void class_loss_backward_of(const ClassLossBackward& args, const Stream& stream) {
+  using A = Accumulator<S>;
+  const int64_t classes = args.logits.width();
+  const int64_t rows = args.rows.value();
+  const S* logits = args.logits.data<S>();
+  const int32_t* labels = args.labels.data<int32_t>();
+  const uint8_t* mask = args.mask.data<uint8_t>();
+  S* d_logits = args.d_logits.data<S>();
+  stream.parallel_for((rows + kSumSlab - 1) / kSumSlab, [&](int64_t slab) {
+    const auto seed = static_cast<A>(*args.seed.data<double>());
+    for (int64_t i = slab * kSumSlab; i < std::min(rows, (slab + 1) * kSumSlab); ++i) {
+      S* const to = d_logits + i * classes;
+      if (mask[i] == 0) {
+        std::fill(to, to + classes, S());
+        continue;
+      }
+      const ClassRow<S> row(logits + i * classes, classes);
+      const A scale = row.has(labels[i]) ? seed : std::numeric_limits<A>::quiet_NaN();
+      for (int64_t c = 0; c < classes; ++c)
+        to[c] = S(scale * (row.exponential(c) / row.sum - (c == labels[i] ? A(1) : A(0))));
+    }
+  });
+}
+
+}  // namespace
+
+const ClassLossKernels class_loss_kernels{
+    .class_loss_forward =
+        [](const ClassLossForward& args, Runtime&, const Stream& stream) {
+          dispatch_cpu_storage(args.logits.dtype(),
+                               [&]<class S>() { class_loss_forward_of<S>(args, stream); });
+        },
+    .class_loss_backward =
+        [](const ClassLossBackward& args, const Stream& stream) {
+          dispatch_cpu_storage(args.logits.dtype(),
+                               [&]<class S>() { class_loss_backward_of<S>(args, stream); });
+        },
+};
+
+}  // namespace meshgrad::cpu

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group of lanes takes a row, which it reads again for each of its passes: rows are short and stay in L1.
+#include <meshgrad/kernels/class_loss.h>
+#include <meshgrad/kernels/cuda/slab_sums.h>
+#include <meshgrad/kernels/tables.h>
+
+#include <cmath>
+
+namespace meshgrad::cuda {
+namespace {
+
+constexpr int kClassBlocksPerSm = 8;
+
+/// A row of logits, as the lanes of its group see it. `valid` false: nothing is read.
+template <class T>
+struct ClassRow {
+  const T* logits;
+  int classes, lane, lanes;
+  float largest = -INFINITY;
+  float sum = 0.0f;  // of exp(logit - largest); NaN where a logit is
+
+  /// The whole warp must call.
+  __device__ ClassRow(const T* row, int count, int group_lanes, bool valid)
+      : logits(row),
+        classes(valid ? count : 0),
+        lane(static_cast<int>(threadIdx.x) % group_lanes),
+        lanes(group_lanes) {
+    for (int c = lane; c < classes; c += lanes) largest = fmaxf(largest, to_float(logits[c]));
+    for (int step = lanes / 2; step > 0; step /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+    for (int c = lane; c < classes; c += lanes) sum += exponential(c);
+    sum = group_sum(sum, lanes);
+  }
+  __device__ float exponential(int c) const { return expf(to_float(logits[c]) - largest); }
+  __device__ bool has(int label) const { return label >= 0 && label < classes; }
+};
+
+struct ClassLossArgs {
+  Rows rows;
+  int classes, lanes;
+  const void* logits;
+  const int32_t* labels;
+  const uint8_t* mask;
+  double* sums;     // [slabs]
+  double* weights;  // [slabs]
+};
+/// A slab of rows: the sum of their cross entropies, and their number.
+template <class T>
+__global__ void class_loss_kernel(ClassLossArgs args) {
+  MESHGRAD_SHARED(double, sums, kSumThreads);
+  const int64_t begin = int64_t{blockIdx.x} * kSlabRows;
+  const int64_t end = min(begin + kSlabRows, real_rows(args.rows));
+  const int groups = kSumThreads / args.lanes;
+  double sum = 0.0;
+  double weight = 0.0;
+  for (int64_t first = begin; first < end; first += groups) {
+    const int64_t i = first + static_cast<int>(threadIdx.x) / args.lanes;
+    const bool counts = i < end && args.mask[i] != 0;
+    const ClassRow<T> row(static_cast<const T*>(args.logits) + i * args.classes, args.classes, args.lanes,
+                          counts);
+    if (!counts || row.lane != 0) continue;
+    const int label = args.labels[i];
+    sum += static_cast<double>(row.has(label) ? logf(row.sum) - (to_float(row.logits[label]) - row.largest)
+                                              : NAN);
+    weight += 1.0;
+  }
+  sum = block_sum(sums, sum);
+  weight = block_sum(sums, weight);
+  if (threadIdx.x != 0) return;
+  args.sums[blockIdx.x] = sum;
+  args.weights[blockIdx.x] = weight;
+}
+
+struct ClassGradientArgs {
+  Rows rows;
+  int classes, lanes;
+  const void* logits;
+  const int32_t* labels;
+  const uint8_t* mask;
+  const double* seed;
+  void* d_logits;
+};
+template <class T>
+__global__ void class_gradient_kernel(ClassGradientArgs args) {
+  const int64_t rows = real_rows(args.rows);
+  const int groups = kSumThreads / args.lanes;
+  const auto seed = static_cast<float>(*args.seed);
+  for (int64_t first = int64_t{blockIdx.x} * groups; first < rows; first += int64_t{gridDim.x} * groups) {
+    const int64_t i = first + static_cast<int>(threadIdx.x) / args.lanes;
+    const bool counts = i < rows && args.mask[i] != 0;
+    const ClassRow<T> row(static_cast<const T*>(args.logits) + i * args.classes, args.classes, args.lanes,
+                          counts);
+    if (i >= rows) continue;
+    T* const to = static_cast<T*>(args.d_logits) + i * args.classes;
+    const int label = counts ? args.labels[i] : 0;
+    const float scale = row.has(label) ? seed : NAN;
+    for (int c = row.lane; c < args.classes; c += args.lanes) {
+      const float gradient =
+          counts ? scale * (row.exponential(c) / row.sum - (c == label ? 1.0f : 0.0f)) : 0.0f;
+      to[c] = to_storage<T>(gradient);
+    }
+  }
+}
+
+void class_loss_forward(const ClassLossForward& args, Runtime& runtime, const Stream& stream) {
+  const int64_t slabs = blocks_for(args.rows.capacity, kSlabRows);
+  const int64_t classes = args.logits.width();
+  const Tensor sums = empty_slab_sums(runtime, slabs);
+  const Tensor weights = empty_slab_sums(runtime, slabs);
+  dispatch_gpu_storage(args.logits.dtype(), [&]<class T>() {
+    launch("class_loss.forward", class_loss_kernel<T>, {.blocks = slabs, .threads = kSumThreads}, stream,
+           ClassLossArgs{args.rows, static_cast<int>(classes), lanes_of(classes, 1), args.logits.raw(),
+                         args.labels.data<int32_t>(), args.mask.data<uint8_t>(), sums.data<double>(),
+                         weights.data<double>()});
+  });
+  add_slabs("class_loss.finish",
+            {.first = sums.data<double>(),
+             .second = weights.data<double>(),
+             .slabs = slabs,
+             .first_sum = args.sum.data<double>(),
+             .second_sum = args.weight.data<double>(),
+             .add = false,
+             .non_finite = nullptr},
+            stream);
+}
+
+void class_loss_backward(const ClassLossBackward& args, const Stream& stream) {
+  const int64_t classes = args.logits.width();
+  const int lanes = lanes_of(classes, 1);
+  dispatch_gpu_storage(args.logits.dtype(), [&]<class T>() {
+    launch("class_loss.backward", class_gradient_kernel<T>,
+           {.blocks = persistent_blocks(stream, args.rows.capacity, kSumThreads / lanes, kClassBlocksPerSm),
+            .threads = kSumThreads},
+           stream,
+           ClassGradientArgs{args.rows, static_cast<int>(classes), lanes, args.logits.raw(),
+                             args.labels.data<int32_t>(), args.mask.data<uint8_t>(), args.seed.data<double>(),
+                             args.d_logits.raw()});
+  });
+}
+
+}  // namespace
+
+const ClassLossKernels class_loss_kernels{
+    .class_loss_forward = class_loss_forward,
+    .class_loss_backward = class_loss_backward,
+};
+
+}  // namespace meshgrad::cuda
