@@ -249,7 +249,7 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     held.data->trajectories.push_back(
         {.mesh = static_cast<int64_t>(i),
          .frames = known_changes().empty() ? 1 : 2,
-         .fields = std::vector<std::span<const float>>(held.data->fields.size())});
+         .fields = std::vector<FieldData>(held.data->fields.size())});
     const auto frames_before = static_cast<size_t>(earlier());
     std::vector<std::vector<float>> next;
     for (const FieldSelection::Input& known : known_changes())
