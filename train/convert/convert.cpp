@@ -55,8 +55,8 @@ class Packer {
     }
   }
 
-  /// Of the first trajectory: which array was read as what.
-  const ArrayMap& map() const { return report_.map; }
+  /// What is known before the end: counts, fields, and which array was read as what.
+  const ConvertReport& so_far() const { return report_; }
 
   ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
@@ -196,25 +196,8 @@ class Packer {
     report_.directed = first.directed;
     report_.dt = first.dt;
     writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields, first.directed);
-    describe_graph(first);
-  }
-
-  // What a graph without positions was read as, and its node splits.
-  void describe_graph(const RawTrajectory& first) {
-    if (first.dim == 0) {
-      report_.notes.push_back(fmt::format(
-          "[{}] there are no positions: read as a graph of {} nodes; --map positions=ARRAY names positions",
-          first.name, first.nodes));
-    }
-    for (const RawField& field : first.fields) {
-      if (!field.node_split) continue;
-      std::array<int64_t, kNodeSplitNames.size()> counts{};
-      for (const int32_t split : std::get<std::vector<int32_t>>(field.values))
-        ++counts[static_cast<size_t>(split)];
-      report_.notes.push_back(fmt::format("[{}] {} splits the nodes: {} train, {} valid, {} test, {} in none",
-                                          first.name, field.name, counts[1], counts[2], counts[3],
-                                          counts[0]));
-    }
+    const std::vector<std::string> notes = graph_notes(first);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
   }
 
   void check_units(const RawTrajectory& first) const {
@@ -478,7 +461,9 @@ ConvertReport pack(const ConvertOptions& options) {
     first_record += file.source->records();
     file.source.reset();
   }
-  map_file.write(packer.map());
+  map_file.write(packer.so_far().map);
+  const std::string doubt = plan.doubt(options, inputs, packer.so_far());
+  if (!doubt.empty()) warnings.add(doubt);
   ConvertReport report =
       packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format));
   report.format = inputs.format;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace meshgrad {
@@ -78,6 +79,24 @@ void choose_direction(RawTrajectory& t, std::optional<bool> directed) {
       fmt::format("{} edges, of which {} have none back, {} are loops and {} are listed again",
                   t.edges.size() / 2, found.unreturned, found.loops, found.repeated),
       "--directed keeps all of them as they are; --undirected joins nodes both ways, once, without loops");
+}
+
+std::vector<std::string> graph_notes(const RawTrajectory& t) {
+  std::vector<std::string> notes;
+  if (t.dim == 0) {
+    notes.push_back(fmt::format(
+        "[{}] there are no positions: read as a graph of {} nodes; --map positions=ARRAY names positions",
+        t.name, t.nodes));
+  }
+  for (const RawField& field : t.fields) {
+    if (!field.node_split) continue;
+    std::array<int64_t, kNodeSplitNames.size()> counts{};
+    for (const int32_t split : std::get<std::vector<int32_t>>(field.values))
+      ++counts[static_cast<size_t>(split)];
+    notes.push_back(fmt::format("[{}] {} splits the nodes: {} train, {} valid, {} test, {} in none", t.name,
+                                field.name, counts[1], counts[2], counts[3], counts[0]));
+  }
+  return notes;
 }
 
 MeshEdges take_edges(RawTrajectory& t, CellKind kind) {
