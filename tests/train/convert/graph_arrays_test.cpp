@@ -42,12 +42,12 @@ NpzArrays citations() {
           {"test_mask", npy<uint8_t>("|b1", "(5,)", {0, 0, 1, 0, 0})}};
 }
 
-struct Converted {
+struct ConvertedGraph {
   ConvertReport report;
   Dataset data;
 };
 
-Converted convert_npz(const std::filesystem::path& folder, const NpzArrays& arrays,
+ConvertedGraph convert_npz(const std::filesystem::path& folder, const NpzArrays& arrays,
                       std::optional<bool> directed = true, std::map<std::string, std::string> map = {}) {
   write_npz(folder / "graph.npz", arrays, false);
   ConvertOptions options;

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using Ints = std::vector<int32_t>;
 
 const Ints kFirst{0, 1, 1, 2, 1}, kSecond{1, 1, 2, 0, 2};  // a loop at 1, two edges from 1 to 2, node 3 alone
-const Ints kTypes{0, 0, 9, 0};
+const Ints kGraphTypes{0, 0, 9, 0};
 
 const std::vector<FieldInfo> kFields{{"x", 3, false, "", FieldOn::node, DType::f32},
                                      {"label", 1, false, "", FieldOn::node, DType::i32},
@@ -35,7 +35,7 @@ const std::vector<FieldInfo> kFields{{"x", 3, false, "", FieldOn::node, DType::f
                                      {"other", 1, false, "", FieldOn::node, DType::i32, {}, true}};
 
 template <class T>
-std::vector<T> list_of(std::span<const T> values) {
+std::vector<T> list_from(std::span<const T> values) {
   return {values.begin(), values.end()};
 }
 
@@ -43,7 +43,7 @@ std::vector<T> list_of(std::span<const T> values) {
 void write_graph(const fs::path& path, const Ints& mask = {1, 2, 3, 0}) {
   PackedFileWriter writer(path, 0, kFields, true);
   const DirectedEdges listed = directed_edges(kFirst, kSecond, 4, "graph");
-  const PackedMesh mesh{0, CellKind::none, {}, kTypes, {}};
+  const PackedMesh mesh{0, CellKind::none, {}, kGraphTypes, {}};
   Ints pairs = kFirst;
   pairs.insert(pairs.end(), kSecond.begin(), kSecond.end());
   const int64_t number = writer.add_mesh(PackedFileWriter::mesh_key(mesh, pairs), mesh, listed.edges);
@@ -60,9 +60,9 @@ void write_graph(const fs::path& path, const Ints& mask = {1, 2, 3, 0}) {
   writer.add_trajectory(graph);
   DataStatistics statistics;
   for (const FieldInfo& field : kFields) statistics.fields.emplace_back(field.components, field.dtype);
-  statistics.count_nodes(kTypes, 1);
-  statistics.fields[0].add(x, kTypes, 1);
-  statistics.fields[1].add(std::span(label), kTypes, 1);
+  statistics.count_nodes(kGraphTypes, 1);
+  statistics.fields[0].add(x, kGraphTypes, 1);
+  statistics.fields[1].add(std::span(label), kGraphTypes, 1);
   statistics.fields[3].add(weight, Ints(weight.size(), 0), 1);
   writer.finish({"train"}, statistics, "train", "by hand", {}, {{"x", "features"}});
 }
@@ -80,14 +80,14 @@ TEST_CASE("a directed graph without positions is packed and read back") {
   CHECK(mesh.directed);
   CHECK(mesh.positions.empty());
   CHECK(mesh.nodes == 4);
-  CHECK(list_of(mesh.senders) == Ints{2, 0, 1, 1, 1});
-  CHECK(list_of(mesh.receivers) == Ints{0, 1, 1, 2, 2});
-  CHECK(list_of(mesh.receiver_offsets) == Ints{0, 1, 3, 5, 5});
-  CHECK(list_of(mesh.sender_offsets) == Ints{0, 1, 4, 5, 5});
-  CHECK(list_of(mesh.sender_order) == Ints{1, 2, 3, 4, 0});
-  CHECK(list_of(graph.field("kind").frame_of<int32_t>(0)) == Ints{3, 0, 1, 2, 4});  // parallel ones in order
+  CHECK(list_from(mesh.senders) == Ints{2, 0, 1, 1, 1});
+  CHECK(list_from(mesh.receivers) == Ints{0, 1, 1, 2, 2});
+  CHECK(list_from(mesh.receiver_offsets) == Ints{0, 1, 3, 5, 5});
+  CHECK(list_from(mesh.sender_offsets) == Ints{0, 1, 4, 5, 5});
+  CHECK(list_from(mesh.sender_order) == Ints{1, 2, 3, 4, 0});
+  CHECK(list_from(graph.field("kind").frame_of<int32_t>(0)) == Ints{3, 0, 1, 2, 4});  // parallel ones in order
   CHECK(graph.field("weight").frame(0)[4] == 2.0F);
-  CHECK(list_of(graph.field("label").frame_of<int32_t>(0)) == Ints{6, 0, -1, 5});
+  CHECK(list_from(graph.field("label").frame_of<int32_t>(0)) == Ints{6, 0, -1, 5});
   CHECK(graph.field("class").frame_of<int32_t>(0)[0] == 2);
   CHECK(data.edge_stats().count == 0);
   CHECK(data.edge_stats().mean.empty());
@@ -99,8 +99,8 @@ TEST_CASE("node splits go by name, and one that is none is an error") {
   const Dataset data = Dataset::open(scratch.path / "a.mgd");
   CHECK(data.node_splits() == std::vector<std::string>{"mask", "other"});
   const TrajectoryView graph = data.trajectory(0);
-  CHECK(list_of(graph.node_split("mask")) == Ints{1, 2, 3, 0});
-  CHECK(list_of(graph.node_split("other")) == Ints{0, 0, 1, 3});
+  CHECK(list_from(graph.node_split("mask")) == Ints{1, 2, 3, 0});
+  CHECK(list_from(graph.node_split("other")) == Ints{0, 0, 1, 3});
   CHECK(contains(message_of([&] { graph.node_split("label"); }),
                  "needed a node split that exists, got \"label\"; fix: use one of: mask, other"));
   CHECK(contains(message_of([&] { graph.node_split("masks"); }), "did you mean \"mask\"?"));
@@ -182,7 +182,7 @@ TEST_CASE("a graph in memory may be directed, without positions, and have labels
                   {"mask", 1, false, "", FieldOn::node, DType::i32, {}, true}};
   data->splits = {{"train", 0, 1}};
   data->node_types = 10;
-  data->add_mesh("graph", {}, kTypes, kFirst, kSecond);
+  data->add_mesh("graph", {}, kGraphTypes, kFirst, kSecond);
   const Ints label{3, 1, 0, 2}, mask{1, 1, 2, 3};
   data->trajectories.push_back({0, 1, {label, mask}});
   const Dataset dataset = Dataset::over(data);
@@ -191,8 +191,8 @@ TEST_CASE("a graph in memory may be directed, without positions, and have labels
   const TrajectoryView graph = dataset.trajectory(0);
   CHECK(graph.mesh().edges == 5);
   CHECK(graph.mesh().directed);
-  CHECK(list_of(graph.field("label").frame_of<int32_t>(0)) == label);
-  CHECK(list_of(graph.node_split("mask")) == mask);
+  CHECK(list_from(graph.field("label").frame_of<int32_t>(0)) == label);
+  CHECK(list_from(graph.node_split("mask")) == mask);
 }
 
 TEST_CASE("a packed graph without positions cannot have cells") {
