@@ -246,10 +246,9 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     HeldMesh mesh(runtime, *held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;
     const auto values = static_cast<size_t>(view.nodes) * width;
-    held.data->trajectories.push_back(
-        {.mesh = static_cast<int64_t>(i),
-         .frames = known_changes().empty() ? 1 : 2,
-         .fields = std::vector<FieldData>(held.data->fields.size())});
+    held.data->trajectories.push_back({.mesh = static_cast<int64_t>(i),
+                                       .frames = known_changes().empty() ? 1 : 2,
+                                       .fields = std::vector<FieldData>(held.data->fields.size())});
     const auto frames_before = static_cast<size_t>(earlier());
     std::vector<std::vector<float>> next;
     for (const FieldSelection::Input& known : known_changes())

@@ -267,7 +267,8 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
     return std::span(all).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width));
   };
   const std::vector<double> by_nodes = rows_of_input(0, written.graph.node_features, nodes_of_rows);
-  const std::vector<double> by_edges = rows_of_input(1, written.graph.edges(kMeshEdges).features, edges_of_rows);
+  const std::vector<double> by_edges =
+      rows_of_input(1, written.graph.edges(kMeshEdges).features, edges_of_rows);
   const bool has_world = world().any();
   const std::vector<double> by_world =
       has_world ? rows_of_input(2, written.graph.edges(kWorldEdges).features, {}) : std::vector<double>();

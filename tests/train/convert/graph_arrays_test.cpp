@@ -48,7 +48,7 @@ struct ConvertedGraph {
 };
 
 ConvertedGraph convert_npz(const std::filesystem::path& folder, const NpzArrays& arrays,
-                      std::optional<bool> directed = true, std::map<std::string, std::string> map = {}) {
+                           std::optional<bool> directed = true, std::map<std::string, std::string> map = {}) {
   write_npz(folder / "graph.npz", arrays, false);
   ConvertOptions options;
   options.input = folder / "graph.npz";

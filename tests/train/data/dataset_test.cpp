@@ -85,7 +85,8 @@ TEST_CASE("a directed graph without positions is packed and read back") {
   CHECK(list_from(mesh.receiver_offsets) == Ints{0, 1, 3, 5, 5});
   CHECK(list_from(mesh.sender_offsets) == Ints{0, 1, 4, 5, 5});
   CHECK(list_from(mesh.sender_order) == Ints{1, 2, 3, 4, 0});
-  CHECK(list_from(graph.field("kind").frame_of<int32_t>(0)) == Ints{3, 0, 1, 2, 4});  // parallel ones in order
+  CHECK(list_from(graph.field("kind").frame_of<int32_t>(0)) ==
+        Ints{3, 0, 1, 2, 4});  // parallel ones in order
   CHECK(graph.field("weight").frame(0)[4] == 2.0F);
   CHECK(list_from(graph.field("label").frame_of<int32_t>(0)) == Ints{6, 0, -1, 5});
   CHECK(graph.field("class").frame_of<int32_t>(0)[0] == 2);

@@ -157,8 +157,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
   std::vector<int64_t> steps{config.unroll.steps};
   if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
-  const SplitSamples samples =
-      make_task(config, dataset).for_validation().samples(config.data.train_split);
+  const SplitSamples samples = make_task(config, dataset).for_validation().samples(config.data.train_split);
   int64_t most = 0;
   for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
     most = std::max(most, samples.in_trajectory(i));

@@ -34,8 +34,8 @@ std::vector<Occurrences> first_of_split(const Config& config, const Task& task, 
     const int64_t count = split_samples.in_trajectory(i);
     all.push_back({size_of(dataset.mesh_sizes(split, i)), i, std::max<int64_t>(1, count)});
   }
-  const int64_t passes =
-      passes_of_window(config.train.batch * config.train.accumulate, std::max<int64_t>(1, split_samples.size()));
+  const int64_t passes = passes_of_window(config.train.batch * config.train.accumulate,
+                                          std::max<int64_t>(1, split_samples.size()));
   // Each has a sample at least. Of equal ones the first: results do not depend on how they were sorted.
   const auto before = [&](const Occurrences& a, const Occurrences& b) {
     return a.size == b.size ? a.trajectory < b.trajectory : order(a.size, b.size);
