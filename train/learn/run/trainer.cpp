@@ -40,7 +40,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       sum_(runtime, ranks_, config.ranks, model_) {
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
-  if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
+  if (config.train.validate_every > 0) task_.samples(config.data.valid_split);  // says which exist
 }
 
 /// The story: windows of batches, each window one optimizer step.

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -44,6 +45,15 @@ struct Batch {
   /// The tensor of that name. Throws InternalError when the task has none.
   const Tensor& tensor(std::string_view name) const;
   bool has(std::string_view name) const;
+};
+
+/// A tensor that the search for non-finite values reads before it runs the model; rows where `mask` is 0 do
+/// not count.
+struct GivenTensor {
+  std::string name;
+  Tensor tensor;
+  Rows rows;
+  Tensor mask;
 };
 
 /// Writes the starts of a batch on the host, if it has them: of graphs with these numbers of nodes, and of

@@ -13,15 +13,6 @@ namespace meshgrad {
 
 struct TrainedModel;  // evaluation.h
 
-/// A tensor that the search for non-finite values reads before it runs the model; rows where `mask` is 0 do
-/// not count.
-struct GivenTensor {
-  std::string name;
-  Tensor tensor;
-  Rows rows;
-  Tensor mask;
-};
-
 class MeshDynamics {
  public:
   /// Each sample is unrolled over `unroll_frames` predictions. Throws what MeshTask throws, and ConfigError
