@@ -96,7 +96,7 @@ TEST_CASE("a run stopped in its very last validation, and after it, is the run w
   calls = 0;
   // Nothing is asked after the validation, so that a finished run does not say that it can be resumed.
   CHECK_FALSE(test::train_here(config, true, [&] { return ++calls == 5; }).stopped);
-  CHECK(calls == config.train.validate_samples);
+  CHECK(calls == config.train.validate_samples / config.train.batch);  // one for each batch
   check_same_run(config.run.dir, straight);
 }
 
