@@ -106,7 +106,7 @@ TEST_CASE("a run killed after a validation that it repeated has its line once") 
   config.train.steps = 12;
   const fs::path straight = straight_run(scratch.path, config);
   int64_t calls = 0;
-  const int64_t in_validation = 10 * config.train.accumulate + 2;
+  const int64_t in_validation = 10 * config.train.accumulate + 1;  // its second batch
   const TrainResult stopped = test::train_here(config, false, [&] { return ++calls == in_validation; });
   CHECK(stopped.state.validation_due);
   const fs::path last = fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
