@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/kernels/work.h>
+
+namespace meshgrad {
+namespace {
+
+WorkTrace*& current_work_trace() {
+  thread_local WorkTrace* trace = nullptr;
+  return trace;
+}
+
+}  // namespace
+
+WorkTrace::WorkTrace() {
+  check_internal(current_work_trace() == nullptr, "one work trace at a time");
+  current_work_trace() = this;
+}
+
+WorkTrace::~WorkTrace() { current_work_trace() = nullptr; }
+
+WorkTrace* WorkTrace::current() { return current_work_trace(); }
+
+}  // namespace meshgrad
