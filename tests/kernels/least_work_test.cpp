@@ -218,5 +218,17 @@ TEST_CASE("the work of an edge update, counted by hand") {
                                        5 * kVector + 2 * (5 * 2 * kWeight + 5 * kVector));
 }
 
+TEST_CASE("the least time is at the peak that binds") {
+  const DevicePeaks& h200 = device_peaks("h200");
+  CHECK(least_seconds({.flops = 989e9, .bytes = 1.0}, h200, DType::bf16) == doctest::Approx(1e-3));
+  CHECK(least_seconds({.flops = 67e9, .bytes = 1.0}, h200, DType::f32) == doctest::Approx(1e-3));
+  CHECK(least_seconds({.flops = 494e9, .bytes = 1.0}, h200, DType::f32, true) == doctest::Approx(1e-3));
+  CHECK(least_seconds({.flops = 1.0, .bytes = 4.8e9}, h200, DType::f16) == doctest::Approx(1e-3));
+  CHECK(least_seconds({.flops = 1.0, .bytes = 2.039e9}, device_peaks("a100"), DType::f16) ==
+        doctest::Approx(1e-3));
+  CHECK(invalid_argument_text([] { device_peaks("b300"); }) ==
+        "[device peaks] needed \"a100\", \"h100\", \"h200\", got \"b300\"; fix: name one of these");
+}
+
 }  // namespace
 }  // namespace meshgrad::test
