@@ -87,8 +87,9 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
              const Variable& residual, bool keep_hidden, const MlpParameters* next_edges = nullptr);
 
 /// Fused edge half of a message-passing block (kernels/message_passing.h has the formulas):
-/// `parameters.first` = {sender, receiver, edge} parts of the first weight. Throws InvalidArgument for
-/// another number of parts.
+/// `parameters.first` = {sender, receiver, edge} parts of the first weight. Edges without values, [edges, 0],
+/// get their first ones here: e' = mlp(...), without a residual. Throws InvalidArgument for another number of
+/// parts.
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 

@@ -106,6 +106,8 @@ struct EdgeUpdateSaved {
   void backward(Tape& tape) const;
 };
 
+bool have_values(const Variable& edges) { return edges.value().width() > 0; }
+
 void EdgeUpdateSaved::backward(Tape& tape) const {
   const Tensor d_edges_out = edges_out ? tape.take_gradient(edges_out) : Tensor();
   Tensor d_aggregate = tape.take_gradient(aggregate);
@@ -121,7 +123,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                           .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
                           .edges = {edges.value(), parameters.first[2].value},
                           .weights = weights_of(parameters),
-                          .residual = true,
+                          .residual = have_values(edges),
                           .aggregate_after_residual = options.aggregate_after_residual,
                           .saved = saved,
                           .d_edges_out = d_edges_out,
@@ -140,14 +142,15 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
     ghosts->call = [&tape, d_ghosts, this] { options.round->start_backward(tape, d_ghosts); };
     args.ghosts = &*ghosts;
   }
-  if (edges.needs_gradient()) {
+  const bool reaches_edges = edges.needs_gradient() && have_values(edges);
+  if (reaches_edges) {
     // In place of the new edges' gradient, if there is one: then the residual's share needs no copy.
     args.d_edges = d_edges_out.defined()
                        ? d_edges_out
                        : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
   }
   kernels::edge_update_backward(args, tape.runtime(), tape.stream());
-  if (edges.needs_gradient()) tape.add_gradient(edges.slot(), args.d_edges);
+  if (reaches_edges) tape.add_gradient(edges.slot(), args.d_edges);
 }
 
 }  // namespace
@@ -205,7 +208,7 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
                          .edges = {edges.value(), parameters.first[2].value},
                          .weights = weights_of(parameters),
-                         .residual = true,
+                         .residual = have_values(edges),
                          .aggregate_after_residual = options.aggregate_after_residual,
                          .edges_out = result.edges ? result.edges.value() : Tensor(),
                          .aggregate = result.aggregate.value(),

@@ -87,7 +87,6 @@ struct RecomputeStep {
     batch.tensors.push_back(
         {kWindowWeight, Tensor::from<double>(runtime, nodes, Shape{1}, Tag::data, "weight")});
     batch.graph.nodes = scale.nodes();
-    batch.graph.graph_offsets = {0, batch.graph.nodes};
     batch.graph.node_features = inputs.rows(scale.period, 11).tensor;
     batch.graph.edge_sets.push_back(
         {"mesh", make_mesh(runtime, scale).graph, inputs.rows(scale.base_edges(), 3).tensor});

@@ -154,7 +154,6 @@ struct Step {
     checked = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
                                                                 : whole_period(mesh.base);
     batch.graph.nodes = scale.nodes();
-    batch.graph.graph_offsets = {0, batch.graph.nodes};
     batch.graph.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
     batch.graph.node_features = nodes.tensor;
     batch.target = target.tensor;
@@ -208,7 +207,6 @@ ReferenceStep reference_step(const Step& step) {
   };
   LossBatch batch;
   batch.graph.nodes = nodes;
-  batch.graph.graph_offsets = {0, nodes};
   batch.graph.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
                                    tensor(step.edges.base, part.edges)});
   batch.graph.node_features = tensor(step.nodes.base, part.nodes);
@@ -337,7 +335,15 @@ Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kin
 DryModel dry_model(Runtime& runtime, const MeshGraphNetOptions& options, const ModelSizes& sizes,
                    const BatchShape& shape, DType dtype, int64_t frames) {
   Config config;
-  static_cast<MeshGraphNetOptions&>(config.model) = options;
+  config.model = {.width = options.width,
+                  .blocks = options.blocks,
+                  .hidden_layers = options.hidden_layers,
+                  .activation = options.activation,
+                  .norm = options.norm,
+                  .concat_order = options.concat_order,
+                  .aggregate = options.aggregate,
+                  .path = options.path,
+                  .keep_hidden = options.keep_hidden};
   config.precision = dtype;
   BatchLayout layout(sizes, shape, dtype, BatchLayout::Sizes::exact);
   layout.add("target", {shape.nodes, sizes.outputs}, accumulator_of(dtype));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# meshgrad_folder(NAME BELOW...): one object library a folder. Its include root holds only
+# meshgrad_folder(NAME BELOW...): one object library a folder, or a room of train/. Its include root holds only
 # meshgrad/NAME, and it sees only the folders below it, so that an upward include does not build.
 add_library(meshgrad_options INTERFACE)
 target_compile_features(meshgrad_options INTERFACE cxx_std_20)
@@ -66,27 +66,37 @@ function(meshgrad_internal_symbols target)
 endfunction()
 
 function(meshgrad_folder name)
+  string(REPLACE "/" "_" target meshgrad_${name})
   set(root ${PROJECT_BINARY_DIR}/include/${name})
-  file(MAKE_DIRECTORY ${root}/meshgrad)
+  get_filename_component(parent ${root}/meshgrad/${name} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${root}/meshgrad/${name} SYMBOLIC)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/train/tools/(program/main\\.cpp$|extras/replay/)")  # the program's
-  # What exists once a side of the GPU seam: see meshgrad_gpu.
+  list(FILTER sources EXCLUDE REGEX "/train/tools/program/main\\.cpp$|/train/tools/extras/replay/")
+  # What exists once a side of the GPU seam (see meshgrad_gpu_side), or only in a build without something.
   list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/kernels/cuda/")
-  add_library(meshgrad_${name} OBJECT ${sources})
-  meshgrad_unity(meshgrad_${name})
-  meshgrad_internal_symbols(meshgrad_${name})
-  target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
-  target_link_libraries(meshgrad_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
-  target_compile_definitions(meshgrad_${name} PRIVATE
-    MESHGRAD_VERSION="${PROJECT_VERSION}")
+  add_library(${target} OBJECT ${sources})
+  meshgrad_unity(${target})
+  meshgrad_internal_symbols(${target})
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${root}>)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
+  target_compile_definitions(${target} PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
   foreach(below IN LISTS ARGN)
-    target_link_libraries(meshgrad_${name} PUBLIC meshgrad_${below})
+    string(REPLACE "/" "_" below meshgrad_${below})
+    target_link_libraries(${target} PUBLIC ${below})
   endforeach()
   if(MESHGRAD_TIDY)
-    set_target_properties(meshgrad_${name} PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+    set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
   endif()
-  set_property(GLOBAL APPEND PROPERTY MESHGRAD_FOLDERS ${name})
+endfunction()
+
+# The objects of folders, and where they include from.
+function(meshgrad_add_folders target)
+  foreach(folder IN LISTS ARGN)
+    string(REPLACE "/" "_" objects meshgrad_${folder})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${folder}>)
+  endforeach()
 endfunction()
 
 # One side of the GPU seam (engine/gpu.h, kernels/tables.h): every engine has exactly one of them. The
@@ -100,24 +110,17 @@ function(meshgrad_gpu_side name)
     meshgrad_engine meshgrad_kernels)
 endfunction()
 
-# meshgrad_library(TARGET SIDE): libmeshgrad from the folders and one side of the seam.
+# meshgrad_library(TARGET SIDE [TYPE]): libmeshgrad from its folders and one side of the seam.
 function(meshgrad_library target side)
-  get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
   add_library(${target} ${ARGN} $<TARGET_OBJECTS:meshgrad_gpu_${side}>)
-  foreach(folder IN LISTS folders)
-    target_sources(${target} PRIVATE $<TARGET_OBJECTS:meshgrad_${folder}>)
-    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${folder}>)
-  endforeach()
+  meshgrad_add_folders(${target} ${MESHGRAD_LIBRARY_FOLDERS})
   if(TARGET meshgrad_gpu_${side}_sm90a)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:meshgrad_gpu_${side}_sm90a>)
   endif()
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${target} PUBLIC Threads::Threads
-    PRIVATE ${train_packages} PkgConfig::libhwy $<BUILD_INTERFACE:meshgrad_options>)
-  if(HDF5_FOUND)
-    target_link_libraries(${target} PRIVATE ${HDF5_C_LIBRARIES})
-  endif()
+    PRIVATE ${library_packages} PkgConfig::libhwy $<BUILD_INTERFACE:meshgrad_options>)
   if(MESHGRAD_HAVE_MPI)
     target_link_libraries(${target} PRIVATE ${MPI_C_LIBRARIES})
   endif()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DREADELF=.. -DNM=.. -DMAP=meshgrad.map -DVERSION=x.y.z -DOUTPUT=x.map -DLIBRARY=FILE -DPROGRAMS=FILE -P
-# PrivateSymbols.cmake: writes the linker's map of libmeshgrad. FILE lists objects, one a line. To the versions of MAP it
+# PrivateSymbols.cmake: writes a library's map for the linker. FILE lists objects, one a line. To the versions of MAP, if any, it
 # adds those internal symbols that the programs use, under a version that names this build's x.y.z; other internal
 # symbols are local. Internal are those that the objects have as protected: Folder.cmake compiles them so, and the
 # public headers have pragmas.
@@ -22,7 +22,7 @@ string(REGEX MATCHALL "(GLOBAL|WEAK|UNIQUE) +PROTECTED +[0-9]+ [^\n]+" known "${
 list(TRANSFORM known REPLACE "^[A-Z]+ +PROTECTED +[0-9]+ +" "")
 list(REMOVE_DUPLICATES known)
 if(known STREQUAL "")
-  message(FATAL_ERROR "needed protected symbols in the objects of libmeshgrad, got none")
+  message(FATAL_ERROR "needed protected symbols in the objects of the library, got none")
 endif()
 
 set(others ${known})
@@ -31,5 +31,8 @@ set(shared ${known})
 list(REMOVE_ITEM shared ${others})
 list(JOIN shared ";\n    " shared)
 list(JOIN others ";\n    " others)
-file(READ ${MAP} map)
+set(map "")
+if(MAP)
+  file(READ ${MAP} map)
+endif()
 file(WRITE ${OUTPUT} "${map}\nMESHGRAD_PRIVATE_${VERSION} {\n  global:\n    ${shared};\n  local:\n    ${others};\n};\n")

@@ -4,13 +4,26 @@ target_link_libraries(meshgrad_engine PUBLIC Threads::Threads PRIVATE fmt::fmt)
 target_link_libraries(meshgrad_kernels PRIVATE fmt::fmt PkgConfig::libhwy)
 target_link_libraries(meshgrad_autograd PRIVATE fmt::fmt)
 target_link_libraries(meshgrad_nn PRIVATE fmt::fmt)
-set(train_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json ZLIB::ZLIB PNG::PNG PkgConfig::libzip
-    PkgConfig::libxxhash pugixml::pugixml)
-target_link_libraries(meshgrad_train PRIVATE ${train_packages})
-if(HDF5_FOUND)
-  target_include_directories(meshgrad_train PRIVATE ${HDF5_C_INCLUDE_DIRS})
-  target_compile_definitions(meshgrad_train PRIVATE MESHGRAD_HAVE_HDF5=1)
+set(library_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json PkgConfig::libxxhash)
+set(convert_packages fmt::fmt nlohmann_json::nlohmann_json PkgConfig::libxxhash)
+target_link_libraries(meshgrad_train_data PRIVATE fmt::fmt nlohmann_json::nlohmann_json PkgConfig::libxxhash)
+target_link_libraries(meshgrad_train_learn PRIVATE ${library_packages})
+target_link_libraries(meshgrad_train_embed PRIVATE fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json)
+# Readers that need a package of their own. Without them TFRecord remains, and readers_none.cpp says what was left out.
+if(MESHGRAD_EXTRAS)
+  list(APPEND convert_packages ZLIB::ZLIB PkgConfig::libzip pugixml::pugixml)
+  if(HDF5_FOUND)
+    target_include_directories(meshgrad_train_convert PRIVATE ${HDF5_C_INCLUDE_DIRS})
+    target_compile_definitions(meshgrad_train_convert PRIVATE MESHGRAD_HAVE_HDF5=1)
+    list(APPEND convert_packages ${HDF5_C_LIBRARIES})
+  endif()
+else()
+  get_target_property(sources meshgrad_train_convert SOURCES)
+  list(FILTER sources EXCLUDE REGEX "/sources/(array_trajectory|child_source|grid_frames|hdf5_.*|np[yz].*|vtk_.*|xdmf_.*)\\.cpp$")
+  list(APPEND sources ${PROJECT_SOURCE_DIR}/train/convert/sources/readers_none.cpp)
+  set_target_properties(meshgrad_train_convert PROPERTIES SOURCES "${sources}")
 endif()
+target_link_libraries(meshgrad_train_convert PRIVATE ${convert_packages})
 # One source alone sees MPI's headers: the others compile the same with and without it.
 if(MESHGRAD_HAVE_MPI)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/engine/ranks/mpi.cpp PROPERTIES
@@ -49,22 +62,24 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
-# What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without.
-if(MESHGRAD_SANITIZE MATCHES "address")
-  target_compile_options(meshgrad_train PRIVATE -O0)
-endif()
-
-# Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
-target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Os>)
+set(rooms meshgrad_train_data meshgrad_train_learn meshgrad_train_embed meshgrad_train_convert)
+foreach(room IN LISTS rooms)
+  # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without.
+  if(MESHGRAD_SANITIZE MATCHES "address")
+    target_compile_options(${room} PRIVATE -O0)
+  endif()
+  # Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
+  target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-Os>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # GCC 12 at -Os takes the value of an empty std::optional for one that is read
+    target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
+  endif()
+endforeach()
 # What writes each step's batch: at -Os a step of the smallest models takes 4 % longer.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/train/learn/task/displacements.cpp ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_dynamics.cpp
                     ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_inputs.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
 # Which pairs of nodes are within a radius has to be what a GPU finds: no product and sum become one operation.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/world_edges.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp
              APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # GCC 12 at -Os takes the value of an empty std::optional for one that is read
-  target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
-endif()
 
 # Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself, and a backward one
 # more: each of these is a unit of its own, so that no unit is left for the end while other processors wait.
@@ -124,7 +139,6 @@ else()
   set(gpu_side none)
 endif()
 
-get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
 meshgrad_library(meshgrad ${gpu_side})
 add_library(meshgrad::meshgrad ALIAS meshgrad)
 target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
@@ -134,36 +148,7 @@ if(soversion EQUAL 0)
   set(soversion 0.${PROJECT_VERSION_MINOR})
 endif()
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${soversion})
-set(symbol_map ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
-if(MESHGRAD_PROGRAMS_SHARE)
-  set(symbol_map ${PROJECT_BINARY_DIR}/meshgrad.map)
-endif()
-if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  target_link_options(meshgrad PRIVATE LINKER:--version-script=${symbol_map})
-  set_property(TARGET meshgrad APPEND PROPERTY LINK_DEPENDS ${symbol_map})
-endif()
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
-
-# Pages: HTML, style sheets and scripts of each as one string in the library.
-file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/page/*)
-foreach(page IN ITEMS Memory Report Check)
-  string(TOLOWER ${page} name)
-  set(page_source ${PROJECT_BINARY_DIR}/${name}_page.cpp)
-  add_custom_command(OUTPUT ${page_source}
-    COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/tools/extras/page/${name}.html -DNAME=k${page}Page
-      -DHEADER=meshgrad/train/tools/extras/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
-    DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
-  target_sources(meshgrad_train PRIVATE ${page_source})
-endforeach()
-
-# The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
-# libmeshgrad. A target that links this also links the engine, real or simulated, after it.
-file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/replay/*.cpp)
-add_library(meshgrad_replay STATIC ${replay_sources})
-meshgrad_unity(meshgrad_replay)
-target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
-target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
-  PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
 
 # The same objects for those that use what libmeshgrad does not export: the tests, and programs where none is shared.
 if(BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS)
@@ -177,42 +162,131 @@ if(MESHGRAD_PROGRAMS_SHARE)
   set(program_library meshgrad)
 endif()
 
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/program/main.cpp)
-add_library(meshgrad_cli_objects OBJECT ${cli_sources})
-meshgrad_unity(meshgrad_cli_objects)
-target_include_directories(meshgrad_cli_objects PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
-# The command line runs once: a quick build is worth more than its speed.
+# libmeshgrad_convert: convert(), which reads foreign formats. Like the programs it uses internal symbols of libmeshgrad.
+add_library(meshgrad_convert $<TARGET_OBJECTS:meshgrad_train_convert>)
+add_library(meshgrad::convert ALIAS meshgrad_convert)
+set_target_properties(meshgrad_convert PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${soversion} EXPORT_NAME convert
+  LINKER_LANGUAGE CXX)
+target_include_directories(meshgrad_convert PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/train/convert>)
+target_link_libraries(meshgrad_convert PUBLIC meshgrad
+  PRIVATE ${convert_packages} $<BUILD_INTERFACE:meshgrad_options>)
+if(NOT program_library STREQUAL "meshgrad" AND BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS)
+  target_link_libraries(meshgrad_convert PRIVATE $<BUILD_INTERFACE:meshgrad_internal>)
+endif()
+
+# The program and what else the tests use of it. They run once: a quick build is worth more than their speed.
+set(tools meshgrad_train_tools_program)
+if(MESHGRAD_EXTRAS)
+  list(APPEND tools meshgrad_train_tools_extras)
+else()
+  target_sources(meshgrad_train_tools_program PRIVATE ${PROJECT_SOURCE_DIR}/train/tools/program/extras_none.cpp)
+endif()
 set(quick_optimisation -O1)
 if(MESHGRAD_SANITIZE)
   set(quick_optimisation -O0)
 endif()
-target_compile_options(meshgrad_cli_objects PRIVATE ${quick_optimisation})
-target_compile_definitions(meshgrad_cli_objects PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(meshgrad_cli_objects PUBLIC meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
-add_executable(meshgrad_cli)
-set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad LINKER_LANGUAGE CXX)
-target_link_libraries(meshgrad_cli PRIVATE meshgrad_cli_objects meshgrad_replay ${program_library})
-if(MESHGRAD_TIDY)
-  set_target_properties(meshgrad_cli_objects meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+add_library(meshgrad_tools INTERFACE)
+foreach(room IN LISTS tools)
+  target_compile_options(${room} PRIVATE ${quick_optimisation})
+  target_link_libraries(${room} PRIVATE fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11 toml11::toml11 PNG::PNG)
+  target_sources(meshgrad_tools INTERFACE $<TARGET_OBJECTS:${room}>)
+endforeach()
+target_link_libraries(meshgrad_tools INTERFACE fmt::fmt PNG::PNG)
+
+if(MESHGRAD_EXTRAS)
+  # Pages: HTML, style sheets and scripts of each as one string.
+  file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/page/*)
+  foreach(page IN ITEMS Memory Report Check)
+    string(TOLOWER ${page} name)
+    set(page_source ${PROJECT_BINARY_DIR}/${name}_page.cpp)
+    add_custom_command(OUTPUT ${page_source}
+      COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/tools/extras/page/${name}.html -DNAME=k${page}Page
+        -DHEADER=meshgrad/train/tools/extras/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+      DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
+    target_sources(meshgrad_train_tools_extras PRIVATE ${page_source})
+  endforeach()
+
+  # The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests. A target that
+  # links this also links the engine, real or simulated, after it.
+  file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/tools/extras/replay/*.cpp)
+  add_library(meshgrad_replay STATIC ${replay_sources})
+  meshgrad_unity(meshgrad_replay)
+  target_include_directories(meshgrad_replay
+    PRIVATE $<TARGET_PROPERTY:meshgrad_train_tools_extras,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
+    PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
+  target_link_libraries(meshgrad_tools INTERFACE meshgrad_replay)
+  if(MESHGRAD_TIDY)
+    set_target_properties(meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  endif()
 endif()
 
+# The readers with the rooms' objects, for an executable that links another engine or none that exports them.
+add_library(meshgrad_readers INTERFACE)
+target_sources(meshgrad_readers INTERFACE $<TARGET_OBJECTS:meshgrad_train_convert>)
+target_link_libraries(meshgrad_readers INTERFACE ${convert_packages})
+set(program_readers meshgrad_readers)
 if(MESHGRAD_PROGRAMS_SHARE)
-  set(library_objects $<TARGET_OBJECTS:meshgrad_gpu_${gpu_side}>)
-  foreach(folder IN LISTS folders)
-    list(APPEND library_objects $<TARGET_OBJECTS:meshgrad_${folder}>)
-  endforeach()
-  set(program_objects $<TARGET_OBJECTS:meshgrad_cli_objects> $<TARGET_OBJECTS:meshgrad_replay>)
-  if(MESHGRAD_BENCH)
-    list(APPEND program_objects $<TARGET_OBJECTS:meshgrad_bench_objects>)
-  endif()
-  foreach(kind IN ITEMS library program)
-    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${kind}_objects.txt CONTENT "$<JOIN:${${kind}_objects},\n>\n")
+  set(program_readers meshgrad_convert)
+endif()
+add_executable(meshgrad_cli ${PROJECT_SOURCE_DIR}/train/tools/program/main.cpp)
+set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad LINKER_LANGUAGE CXX)
+target_include_directories(meshgrad_cli PRIVATE ${PROJECT_BINARY_DIR}/include/train/tools/program)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad_tools ${program_readers} ${program_library})
+
+# meshgrad_export(TARGET MAP OBJECTS USERS): the linker's map of a shared library, with those internal symbols of its
+# OBJECTS that USERS refer to. Both are targets of objects; MAP may be empty.
+function(meshgrad_export target map objects users)
+  set(symbol_map ${PROJECT_BINARY_DIR}/${target}.map)
+  set(files "")
+  foreach(list IN ITEMS objects users)
+    list(TRANSFORM ${list} REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
+    set(file ${PROJECT_BINARY_DIR}/${target}_${list}.txt)
+    file(GENERATE OUTPUT ${file} CONTENT "$<JOIN:${${list}},\n>\n")
   endforeach()
   add_custom_command(OUTPUT ${symbol_map}
-    COMMAND ${CMAKE_COMMAND} -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -DMAP=${PROJECT_SOURCE_DIR}/cmake/meshgrad.map
-      -DVERSION=${PROJECT_VERSION} -DOUTPUT=${symbol_map} -DLIBRARY=${PROJECT_BINARY_DIR}/library_objects.txt
-      -DPROGRAMS=${PROJECT_BINARY_DIR}/program_objects.txt -P ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake
-    DEPENDS ${library_objects} ${program_objects} cmake/meshgrad.map cmake/PrivateSymbols.cmake VERBATIM)
-  add_custom_target(meshgrad_symbol_map DEPENDS ${symbol_map})
-  add_dependencies(meshgrad meshgrad_symbol_map)
+    COMMAND ${CMAKE_COMMAND} -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -DMAP=${map} -DVERSION=${PROJECT_VERSION}
+      -DOUTPUT=${symbol_map} -DLIBRARY=${PROJECT_BINARY_DIR}/${target}_objects.txt
+      -DPROGRAMS=${PROJECT_BINARY_DIR}/${target}_users.txt -P ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake
+    DEPENDS ${objects} ${users} ${map} ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake VERBATIM)
+  add_custom_target(${target}_symbol_map DEPENDS ${symbol_map})
+  add_dependencies(${target} ${target}_symbol_map)
+  target_link_options(${target} PRIVATE LINKER:--version-script=${symbol_map} LINKER:--no-undefined)
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${symbol_map})
+endfunction()
+
+if(MESHGRAD_PROGRAMS_SHARE)
+  list(TRANSFORM MESHGRAD_LIBRARY_FOLDERS REPLACE "/" "_" OUTPUT_VARIABLE objects)
+  list(TRANSFORM objects PREPEND meshgrad_)
+  set(users ${tools})
+  if(MESHGRAD_EXTRAS)
+    list(APPEND users meshgrad_replay)
+  endif()
+  if(MESHGRAD_BENCH AND MESHGRAD_EXTRAS)
+    list(APPEND users meshgrad_bench_objects)
+  endif()
+  meshgrad_export(meshgrad ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map "${objects};meshgrad_gpu_${gpu_side}"
+                  "${users};meshgrad_train_convert")
+  meshgrad_export(meshgrad_convert "" meshgrad_train_convert "${users}")
+elseif(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  target_link_options(meshgrad PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+  set_property(TARGET meshgrad APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+endif()
+
+# Includes do not show that a room calls one after it; a library of it and those before it does. That of the last one is
+# libmeshgrad.
+if(MESHGRAD_TESTS AND MESHGRAD_EXTRAS AND MESHGRAD_PROGRAMS_SHARE)
+  set(folders engine kernels autograd nn)
+  foreach(room IN ITEMS data learn)
+    list(APPEND folders train/${room})
+    add_library(meshgrad_links_${room} MODULE $<TARGET_OBJECTS:meshgrad_gpu_${gpu_side}>)
+    if(TARGET meshgrad_gpu_${gpu_side}_sm90a)
+      target_sources(meshgrad_links_${room} PRIVATE $<TARGET_OBJECTS:meshgrad_gpu_${gpu_side}_sm90a>)
+    endif()
+    meshgrad_add_folders(meshgrad_links_${room} ${folders})
+    set_target_properties(meshgrad_links_${room} PROPERTIES LINKER_LANGUAGE CXX)
+    target_link_options(meshgrad_links_${room} PRIVATE LINKER:--no-undefined)
+    target_link_libraries(meshgrad_links_${room} PRIVATE ${library_packages} PkgConfig::libhwy Threads::Threads
+      ${gpu_packages} $<$<BOOL:${MESHGRAD_HAVE_MPI}>:${MPI_C_LIBRARIES}> $<$<BOOL:${MESHGRAD_HAVE_METIS}>:${METIS_LIBRARY}>)
+  endforeach()
 endif()

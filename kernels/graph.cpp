@@ -38,18 +38,26 @@ void check_offsets(std::span<const int32_t> offsets, int64_t edges, std::string_
 
 Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> senders,
                   std::span<const int32_t> receivers, std::vector<int32_t>* order) {
+  return build_bipartite_graph(runtime, nodes, nodes, senders, receivers, order);
+}
+
+Graph build_bipartite_graph(Runtime& runtime, int64_t nodes, int64_t owned_nodes,
+                            std::span<const int32_t> senders, std::span<const int32_t> receivers,
+                            std::vector<int32_t>* order) {
   if (senders.size() != receivers.size()) {
     throw invalid_argument("graph", fmt::format("as many receivers as senders ({})", senders.size()),
                            fmt::format("{}", receivers.size()));
   }
   for (size_t i = 0; i < senders.size(); ++i) {
-    if (senders[i] < 0 || senders[i] >= nodes || receivers[i] < 0 || receivers[i] >= nodes) {
-      throw invalid_argument(fmt::format("graph: edge {}", i), fmt::format("nodes in 0 .. {}", nodes - 1),
+    if (senders[i] < 0 || senders[i] >= nodes || receivers[i] < 0 || receivers[i] >= owned_nodes) {
+      std::string needed = fmt::format("nodes in 0 .. {}", nodes - 1);
+      if (owned_nodes != nodes) needed += fmt::format(" to nodes in 0 .. {}", owned_nodes - 1);
+      throw invalid_argument(fmt::format("graph: edge {}", i), needed,
                              fmt::format("{} -> {}", senders[i], receivers[i]));
     }
   }
   std::vector<int32_t> receiver_offsets, by_receiver, sender_offsets, sender_order;
-  counting_sort(receivers, nodes, receiver_offsets, by_receiver);
+  counting_sort(receivers, owned_nodes, receiver_offsets, by_receiver);
   std::vector<int32_t> sorted_senders(senders.size()), sorted_receivers(senders.size());
   for (size_t i = 0; i < by_receiver.size(); ++i) {
     sorted_senders[i] = senders[static_cast<size_t>(by_receiver[i])];
@@ -57,7 +65,8 @@ Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> send
   }
   counting_sort(sorted_senders, nodes, sender_offsets, sender_order);
   Graph graph;
-  graph.nodes = graph.owned_nodes = nodes;
+  graph.nodes = nodes;
+  graph.owned_nodes = owned_nodes;
   graph.edges = static_cast<int64_t>(senders.size());
   graph.senders = index_tensor(runtime, sorted_senders, "senders");
   graph.receivers = index_tensor(runtime, sorted_receivers, "receivers");
@@ -69,8 +78,8 @@ Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> send
 }
 
 void check_graph(const Graph& graph) {
-  if (graph.owned_nodes > graph.nodes || graph.senders.elements() != graph.edges ||
-      graph.receivers.elements() != graph.edges || graph.sender_order.elements() != graph.edges ||
+  if (graph.senders.elements() != graph.edges || graph.receivers.elements() != graph.edges ||
+      graph.sender_order.elements() != graph.edges ||
       graph.receiver_offsets.elements() != graph.owned_nodes + 1 ||
       graph.sender_offsets.elements() != graph.nodes + 1) {
     throw invalid_argument("graph", "index tensors that match nodes and edges", "other sizes");

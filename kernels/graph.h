@@ -11,6 +11,10 @@ namespace meshgrad {
 /// sums over receiver segments, backward over sender segments; neither needs atomics, and the order of every
 /// sum is fixed by the data. `owned_nodes <= nodes`: receivers are always owned nodes; the nodes after them
 /// are halo nodes, which only send (one mesh distributed over ranks).
+///
+/// Of a bipartite graph, from nodes of one set to nodes of another, `nodes` counts those that may send and
+/// `owned_nodes` those that may receive: either may be more. It is a matrix [owned_nodes, nodes]; concat and
+/// segment_sum take it.
 struct Graph {
   int64_t nodes = 0;
   int64_t owned_nodes = 0;
@@ -40,6 +44,11 @@ struct Graph {
 /// an index is outside [0, nodes) or the spans differ in length.
 Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> senders,
                   std::span<const int32_t> receivers, std::vector<int32_t>* order = nullptr);
+
+/// The same of a bipartite graph: senders in [0, nodes), receivers in [0, owned_nodes).
+Graph build_bipartite_graph(Runtime& runtime, int64_t nodes, int64_t owned_nodes,
+                            std::span<const int32_t> senders, std::span<const int32_t> receivers,
+                            std::vector<int32_t>* order = nullptr);
 
 /// Throws InvalidArgument unless sizes, order and ranges are as documented above. Reads every index, so call
 /// it once, for graphs from outside. CPU only.

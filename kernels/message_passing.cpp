@@ -10,6 +10,11 @@ template <class Args>
 int64_t check_common(std::string_view op, const Args& args, DType dtype) {
   if (args.graph == nullptr) throw invalid_argument(op, "a graph", "none");
   const Graph& graph = *args.graph;
+  if (graph.owned_nodes > graph.nodes) {
+    throw invalid_argument(op, "a graph of one set of nodes",
+                           std::to_string(graph.nodes) + " nodes that send and " +
+                               std::to_string(graph.owned_nodes) + " that receive");
+  }
   check_defined(op, "edges' weight", args.edges.weight);
   const int64_t in = args.edges.weight.rows();
   const int64_t hidden = args.edges.weight.width();

@@ -39,9 +39,9 @@ struct GhostExchange {
 };
 
 struct EdgeUpdateForward {
-  const Graph* graph = nullptr;
+  const Graph* graph = nullptr;  ///< of one set of nodes: not a bipartite one
   NodeTerms terms;
-  MlpInput edges;  ///< e: [edges, in] and W_e
+  MlpInput edges;  ///< e: [edges, in] and W_e; in = 0: z_1 has no term of the edges
   MlpWeights weights;
   bool residual = true;  ///< e' = e + y; false: e' = y
   /// Aggregates e' instead of y (PhysicsNeMo's convention).

@@ -8,21 +8,29 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Edges of one kind ("mesh", "world") with their features.
+/// Names of edge sets: the edges of a mesh, and those between nodes that are near each other.
+inline constexpr std::string_view kMeshEdges = "mesh", kWorldEdges = "world";
+
+/// Edges of one kind with their features.
 struct EdgeSet {
   std::string name;
   Graph graph;
-  Tensor features;  ///< [edges, edge_inputs], normalised, in the graph's order (sorted by receiver)
+  /// [edges, edge_inputs], normalised, in the graph's order (sorted by receiver); [edges, 0]: none.
+  Tensor features;
+  /// Whether the nodes that send, and those that receive, are the batch's. Others, as those of a coarser
+  /// level, have no place in it: the graph alone says how many there are.
+  bool from_batch = true, to_batch = true;
 };
 
 /// An EdgeSet from edges in any order, and `features` [edges, width] in the same order: both are sorted by
-/// receiver together. T is the storage type: float, double, half or bfloat16. Throws InvalidArgument for
-/// another number of features, and what build_graph throws.
+/// receiver together. T is the storage type: float, double, half or bfloat16. A width of 0: no features.
+/// Throws InvalidArgument for another number of features, and what build_graph throws.
 template <class T>  // the pragma does not reach instantiations
 [[gnu::visibility("default")]] EdgeSet make_edge_set(Runtime& runtime, std::string name, int64_t nodes,
                                                      std::span<const int32_t> senders,
@@ -32,12 +40,17 @@ template <class T>  // the pragma does not reach instantiations
 struct Halo;  // autograd/halo.h
 
 struct GraphBatch {
-  int64_t nodes = 0;  ///< rows of the node tensors; Graph::counts has the real number
+  int64_t nodes = 0;  ///< rows of the node tensors
+  /// i64 [1]: the real number of nodes in device memory, as Graph::counts has it. Undefined: every row is
+  /// real.
+  Tensor node_count;
   /// Of a part of a mesh that is split: the nodes above are those that it owns, and its graphs' halo nodes
   /// are exchanged in front of each round of message passing. Null: the mesh is whole.
   std::shared_ptr<const Halo> halo;
-  /// [graphs + 1]: nodes of graph g are offsets[g] .. offsets[g+1] - 1. Empty: one graph.
-  std::vector<int64_t> graph_offsets;
+  /// i32 [graphs + 1], on the device: graph g has the nodes starts[g] .. starts[g+1] - 1. Where there is room
+  /// for more graphs than there are, the others are empty: they start at the real number of nodes. Undefined
+  /// unless ModelSizes::graph_starts asks for it.
+  Tensor graph_starts;
   Tensor node_features;  ///< [nodes, node_inputs], normalised
   /// One less than an MLP's most inputs: a node MLP takes the nodes beside one aggregate an edge set.
   InlineVector<EdgeSet, kMaxMlpInputs - 1> edge_sets;
@@ -46,8 +59,15 @@ struct GraphBatch {
   /// are not defined are left out.
   void check() const;
 
-  Rows node_rows() const { return edge_sets.empty() ? Rows(nodes) : edge_sets.front().graph.owned_rows(); }
+  Rows node_rows() const { return {nodes, node_count.data_or_null<int64_t>()}; }
+  bool has_edges(std::string_view name) const;
+  /// The edge set of that name. Throws InvalidArgument when there is none.
+  const EdgeSet& edges(std::string_view name) const;
 };
+
+/// GraphBatch::graph_starts of graphs of these sizes. Throws InvalidArgument for a negative size, and for
+/// 2^31 nodes or more.
+Tensor make_graph_starts(Runtime& runtime, std::span<const int64_t> nodes);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -22,7 +22,7 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
   need("blocks", o.blocks, 0);
   need("hidden_layers", o.hidden_layers, 0);
   need("edge sets", static_cast<int64_t>(sizes.edge_inputs.size()), 1);
-  for (const int64_t inputs : sizes.edge_inputs) need("edge_inputs", inputs, 1);
+  for (const int64_t inputs : sizes.edge_inputs) need("edge_inputs", inputs, 0);
   if (o.hidden_layers + 1 > kMaxMlpLayers || sizes.edge_inputs.size() + 1 > kMaxMlpInputs) {
     throw invalid_argument(
         "MeshGraphNet", "at most 7 hidden layers and 7 edge sets",
@@ -38,6 +38,17 @@ void check_batch(const GraphBatch& batch, const Values& before, size_t edge_sets
   if (batch.edge_sets.size() != edge_sets || before.size() != edge_sets + 1) {
     throw invalid_argument("MeshGraphNet", std::to_string(edge_sets) + " edge sets",
                            std::to_string(batch.edge_sets.size()));
+  }
+}
+
+/// Of one edge set the name does not matter.
+void check_edge_sets(const GraphBatch& batch, const std::vector<std::string>& names) {
+  for (size_t set = 0; set < names.size(); ++set) {
+    const EdgeSet& edges = batch.edge_sets[set];
+    const std::string where = "MeshGraphNet: edge set " + std::to_string(set);
+    if (names.size() > 1 && edges.name != names[set]) throw invalid_argument(where, names[set], edges.name);
+    if (!edges.from_batch || !edges.to_batch)
+      throw invalid_argument(where, "edges between nodes of the batch", edges.name + ", from or to others");
   }
 }
 
@@ -72,23 +83,31 @@ class MlpFactory {
   const ModelSizes& sizes_;
 };
 
-/// An MLP for the nodes and one for each edge set.
+/// An MLP for the nodes and one for each edge set that has features.
 struct Encoder {
   MeshGraphNetOptions options;
-  std::vector<Mlp> mlps;
+  std::vector<std::string> edge_sets;
+  std::vector<std::optional<Mlp>> mlps;
 
-  Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes) : options(o) {
-    mlps.push_back(factory.make("node_encoder", {sizes.node_inputs}, {}, o.width, o.norm));
-    for (size_t set = 0; set < sizes.edge_inputs.size(); ++set)
-      mlps.push_back(factory.edge_mlp("edge_encoder", set, {sizes.edge_inputs[set]}, {}));
+  Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes)
+      : options(o), edge_sets(sizes.edge_set_names) {
+    mlps.emplace_back(factory.make("node_encoder", {sizes.node_inputs}, {}, o.width, o.norm));
+    for (size_t set = 0; set < sizes.edge_inputs.size(); ++set) {
+      mlps.emplace_back();
+      if (sizes.edge_inputs[set] > 0)
+        mlps.back() = factory.edge_mlp("edge_encoder", set, {sizes.edge_inputs[set]}, {});
+    }
   }
   Values operator()(Tape& tape, const ParameterSet& parameters, const GraphBatch& batch,
                     const Values& features) const {
-    check_batch(batch, features, mlps.size() - 1);
+    check_batch(batch, features, edge_sets.size());
+    check_edge_sets(batch, edge_sets);
     Values after;
-    for (size_t i = 0; i < features.size(); ++i)
+    for (size_t i = 0; i < features.size(); ++i) {
       after.push_back(
-          mlps[i].forward(tape, parameters, {features[i]}, {}, options.path, options.keep_hidden));
+          mlps[i] ? mlps[i]->forward(tape, parameters, {features[i]}, {}, options.path, options.keep_hidden)
+                  : features[i]);
+    }
     return after;
   }
 };
@@ -113,8 +132,10 @@ struct MessagePassingBlock {
     // Calls pass {sender, receiver, edge}; PhysicsNeMo's files hold {edge, sender, receiver}.
     const std::vector<size_t> order =
         edge_first ? std::vector<size_t>{2, 0, 1} : std::vector<size_t>{0, 1, 2};
-    for (size_t set = 0; set < sets; ++set)
-      edges.push_back(factory.edge_mlp(name + ".edge_mlp", set, {width, width, width}, order));
+    for (size_t set = 0; set < sets; ++set) {
+      const int64_t latents = number == 0 && sizes.edge_inputs[set] == 0 ? 0 : width;
+      edges.push_back(factory.edge_mlp(name + ".edge_mlp", set, {width, width, latents}, order));
+    }
     // PhysicsNeMo's node MLP takes the aggregate first, DeepMind's the node.
     std::vector<size_t> node_order;
     if (edge_first) {
@@ -167,9 +188,11 @@ struct MessagePassingBlock {
                                 {latents, ConcatPart::Rows::receiver},
                                 {own, ConcatPart::Rows::own}};
     PerInput<ConcatPart> parts;
-    for (const size_t input : mlp.file_order()) parts.push_back(calls[input]);
+    const bool have_latents = own.value().width() > 0;
+    for (const size_t input : mlp.file_order())
+      if (calls[input].rows != ConcatPart::Rows::own || have_latents) parts.push_back(calls[input]);
     const Variable y = mlp.forward_concatenated(tape, parameters, ops::concat(tape, parts, &graph));
-    const Variable edges_out = ops::add(tape, own, y);
+    const Variable edges_out = have_latents ? ops::add(tape, own, y) : y;
     return {edges_out, ops::segment_sum(tape, after ? edges_out : y, graph)};
   }
 };

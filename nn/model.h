@@ -46,9 +46,10 @@ enum class ComputePath : uint8_t {
 /// What a model's first layers take, and its last one gives.
 struct ModelSizes {
   int64_t node_inputs = 0;
-  std::vector<int64_t> edge_inputs;         ///< per edge set
+  std::vector<int64_t> edge_inputs;         ///< per edge set; 0: its edges have no features
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
   int64_t outputs = 0;                      ///< per node
+  bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.

@@ -12,8 +12,20 @@ FILE_LINES = 500
 FUNCTION_LINES = 80
 MACROS_PER_KLOC = 1.0
 LAYERS = ["engine", "kernels", "autograd", "nn", "train"]
-# The rooms of train/, each seeing only those before it; train.{h,cpp} stands between report/ and cli/. replay/ sees none.
-ROOMS = ["config", "io", "data", "task", "run", "planning", "report", "train.h", "embed", "cli"]
+# The rooms of train/ and what each sees besides itself. Includes of a room below that is not listed do not build; what
+# the build cannot see (the order within learn/, parts of engine/) is checked here.
+ROOMS = {
+    "data": [],
+    "learn": ["data"],
+    "embed": ["data", "learn"],
+    "convert": ["data"],
+    "tools": ["data", "learn", "embed", "convert"],
+}
+LEARN_ORDER = ["config", "task", "run", "planning", "train.h"]
+HIDDEN = {  # what a room does not see of the folders below train/
+    "data": r"autograd/|engine/ranks/",
+    "convert": r"(kernels|autograd|nn)/|engine/ranks/",
+}
 ABOVE_ALL = ["bench", "tests", "examples"]
 CODE = {".h", ".cpp", ".cu", ".cuh"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -77,17 +89,26 @@ def layer_faults(path, lines):
 
 
 def room_faults(path, lines):
-    if path.parts[0] != "train" or len(path.parts) < 2 or path.name == "main.cpp":
+    if path.parts[0] != "train":
         return
-    own = "train.h" if len(path.parts) == 2 else path.parts[1]
+    own, part = path.parts[1], path.parts[2]
     for number, line in enumerate(lines, 1):
-        include = re.match(r"\s*#\s*include\s*[<\"]meshgrad/train/([\w.]+)", line)
-        if not include or include.group(1) == own:
+        include = re.match(r"\s*#\s*include\s*[<\"]meshgrad/((?:train/([\w.]+)/([\w.]+))?[^>\"]*)", line)
+        if not include:
             continue
-        other = include.group(1)
-        allowed = own == "cli" or (own in ROOMS and other in ROOMS and ROOMS.index(other) < ROOMS.index(own))
-        if not allowed:
-            yield f"{path}:{number}: train/{own} includes train/{other}, which is no room before it"
+        whole, room, inside = include.groups()
+        if room is None:
+            if own in HIDDEN and re.match(HIDDEN[own], whole):
+                yield f"{path}:{number}: train/{own} includes {whole}, which it does not see"
+        elif room != own:
+            if room not in ROOMS[own]:
+                yield f"{path}:{number}: train/{own} includes train/{room}, which it does not see"
+        elif own == "learn":
+            order = [LEARN_ORDER.index("train.h" if name.startswith("train.") else name) for name in (part, inside)]
+            if order[1] > order[0]:
+                yield f"{path}:{number}: train/learn/{part} includes train/learn/{inside}, which comes after it"
+        elif own == "tools" and part == "program" and inside == "extras":
+            yield f"{path}:{number}: train/tools/program includes train/tools/extras, which it does not see"
 
 
 def faults(root):

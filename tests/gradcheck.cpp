@@ -147,6 +147,13 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                           return std::vector{u.edges, u.aggregate};
                         }});
       }
+      const Variable none(Tensor::zeros(runtime, {9, 0}, nodes.value().dtype(), Tag::data), false);
+      const MlpParameters first = sample_mlp(source, {3, 3, 0}, Activation::tanh, kind);
+      list.push_back(
+          {"edge_update", variant + ", edges without features", {nodes}, weights_of(first), [=](Tape& t) {
+             const EdgeUpdate u = ops::edge_update(t, *graph, nodes, none, first, {.keep_hidden = keep});
+             return std::vector{u.edges, u.aggregate};
+           }});
       list.push_back(
           {"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
              return std::vector{ops::edge_update(t, *graph, nodes, edges, q,

@@ -62,6 +62,7 @@ void gemm_rows(Gemm call, const Rows& rows, const Tensor& to, bool accumulate, R
 }
 
 void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
+  if (args.x.width() == 0 && args.accumulate) return;  // no term, and none may be multiplied
   Tensor bias = args.bias;
   // cuBLASLt's bias epilogue needs the result's dtype.
   if (bias.defined() && bias.dtype() != args.y.dtype()) {
@@ -74,7 +75,7 @@ void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) 
 
 void backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.d_bias.defined()) add_column_sums(args.rows, args.d_y, args.d_bias, runtime, stream);
-  if (args.d_weight.defined()) {
+  if (args.d_weight.defined() && args.d_weight.elements() > 0) {
     gemm({.a = real_rows_of(args.x, args.rows, runtime, stream),
           .b = real_rows_of(args.d_y, args.rows, runtime, stream),
           .c = args.d_weight,
@@ -83,7 +84,7 @@ void backward(const LinearBackward& args, Runtime& runtime, const Stream& stream
           .bias = {}},
          runtime, stream);
   }
-  if (args.d_x.defined()) {
+  if (args.d_x.defined() && args.d_x.width() > 0) {
     gemm_rows({.a = args.d_y, .b = args.weight, .c = {}, .transpose_b = true, .bias = {}}, args.rows,
               args.d_x, args.accumulate_d_x, runtime, stream);
   }

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace meshgrad {
@@ -12,6 +13,7 @@ namespace meshgrad {
 struct SortedEdges {
   std::span<const int32_t> senders;           ///< [edges]
   std::span<const int32_t> receiver_offsets;  ///< [nodes + 1]
+  std::string_view name = {};                 ///< of the set
 };
 
 /// The work of each node: 1, and 1 for each edge that it receives. [nodes]

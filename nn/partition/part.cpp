@@ -118,6 +118,7 @@ class PartMaker {
 
   PartEdges edges_of(const SortedEdges& set) const {
     PartEdges edges;
+    edges.name = set.name;
     edges.receiver_offsets.push_back(0);
     for (int64_t receiver = 0; receiver < part_.owned; ++receiver) {
       const auto row = static_cast<size_t>(part_.nodes[static_cast<size_t>(receiver)]);
@@ -151,6 +152,16 @@ class PartMaker {
 };
 
 }  // namespace
+
+bool Part::has_edges(std::string_view name) const {
+  return std::ranges::any_of(edge_sets, [&](const PartEdges& set) { return set.name == name; });
+}
+
+const PartEdges& Part::edges(std::string_view name) const {
+  for (const PartEdges& set : edge_sets)
+    if (set.name == name) return set;
+  throw internal_error("a part without the edge set " + std::string(name));
+}
 
 Part make_part(std::span<const int32_t> owners, int32_t rank, int64_t parts,
                std::span<const SortedEdges> edge_sets, std::span<const int64_t> numbers) {

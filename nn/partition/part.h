@@ -12,6 +12,7 @@ namespace meshgrad {
 /// The edges of one set, in the part's own numbers. They are sorted by receiver, and those of one receiver
 /// are in the order of the whole mesh, so that sums have the whole mesh's bits.
 struct PartEdges {
+  std::string name;
   std::vector<int32_t> rows;  ///< of the whole mesh's edges: [edges]
   std::vector<int32_t> senders, receivers;
   std::vector<int32_t> receiver_offsets;  ///< [owned + 1]
@@ -36,6 +37,9 @@ struct Part {
   std::vector<int32_t> sent;
   std::vector<PartEdges> edge_sets;
 
+  bool has_edges(std::string_view name) const;
+  /// The edge set of that name. Throws InternalError when there is none.
+  const PartEdges& edges(std::string_view name) const;
   int64_t ghosts() const { return static_cast<int64_t>(nodes.size()) - owned; }
 };
 

@@ -24,7 +24,8 @@ Tensor rows_on_device(Runtime& runtime, const Tensor& whole, std::span<const int
 std::vector<SortedEdges> sorted_edges(const GraphBatch& batch) {
   std::vector<SortedEdges> sets;
   for (const EdgeSet& set : batch.edge_sets) {
-    SortedEdges edges{set.graph.senders.values<int32_t>(), set.graph.receiver_offsets.values<int32_t>()};
+    SortedEdges edges{set.graph.senders.values<int32_t>(), set.graph.receiver_offsets.values<int32_t>(),
+                      set.name};
     if (set.graph.counts.defined())  // with room for more
       edges.senders = edges.senders.first(static_cast<size_t>(edges.receiver_offsets.back()));
     sets.push_back(edges);

@@ -17,7 +17,7 @@ void copy_rows(const Tensor& from, std::span<const int32_t> rows, const Tensor& 
 void place_rows(const Tensor& owned, const Part& part, const Tensor& whole);
 
 /// The part's batch on the runtime's device, from that of the whole mesh on the host: features of the owned
-/// nodes and of the part's edges, and the halo. graph_offsets stay empty.
+/// nodes and of the part's edges, and the halo.
 GraphBatch part_batch(Runtime& runtime, const GraphBatch& whole, const Part& part,
                       std::shared_ptr<HaloExchange> exchange);
 

@@ -19,10 +19,11 @@ using namespace meshgrad;
 
 namespace {
 
-constexpr std::array<const char*, 20> kNames{
-    "mesh_pos",  "cells", "node_type",   "mesh_edge",  "times",      "dt",      "u",
-    "velocity",  "edge:", "edge:length", "cell:load",  "graph:Re",   "node:p",  "flow/xyz",
-    "positions", "types", "world_pos",   "velocity_x", "velocity_y", "elements"};
+constexpr std::array<const char*, 25> kNames{
+    "mesh_pos",   "cells",      "node_type",   "mesh_edge",  "times",      "dt",       "u",
+    "velocity",   "edge:",      "edge:length", "cell:load",  "graph:Re",   "node:p",   "flow/xyz",
+    "positions",  "types",      "world_pos",   "velocity_x", "velocity_y", "elements", "edges",
+    "edge_index", "train_mask", "val_mask",    "test_mask"};
 
 std::string name_of(FuzzedDataProvider& in) {
   return in.ConsumeBool() ? in.ConsumeRandomLengthString(12) : in.PickValueInArray(kNames);

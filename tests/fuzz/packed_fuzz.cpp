@@ -43,9 +43,10 @@ void fix_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
 void fix_checksums(std::span<std::byte> file) {
   const uint64_t at = file.size() - sizeof(PackedTrailer);
   auto trailer = load<PackedTrailer>(file, at);
-  // Both versions stay what they are; anything else becomes the newest.
+  // Versions that are read stay what they are; anything else becomes the newest.
   PackedHeader header;
-  if (load<PackedHeader>(file, 0).version == kOldestPackedVersion) header.version = kOldestPackedVersion;
+  const uint32_t version = load<PackedHeader>(file, 0).version;
+  if (version >= kOldestPackedVersion && version < kPackedVersion) header.version = version;
   store(file, 0, header);
   fix_records<MeshRecord>(file, trailer.mesh_offset, trailer.mesh_count);
   fix_records<SourceMeshRecord>(file, trailer.source_mesh_offset, trailer.source_mesh_count);
@@ -79,6 +80,9 @@ void read_trajectory(const PackedFile& file, int64_t index) {
   }
   for (size_t f = 0; f < file.metadata().fields.size(); ++f) {
     const FieldView field = file.field(index, static_cast<int64_t>(f));
+    if (file.metadata().fields[f].node_split)
+      for (const int32_t split : field.frame_of<int32_t>(0))
+        sum += static_cast<double>(kNodeSplitNames.at(static_cast<size_t>(split)).size());
     if (field.bytes.size() !=
         static_cast<uint64_t>(field.frames * field.rows * field.components * size_of(field.dtype))) {
       __builtin_trap();
@@ -92,6 +96,7 @@ void read_trajectory(const PackedFile& file, int64_t index) {
 void read_all(std::span<const std::byte> bytes) {
   fuzz::expect_value_or_error([&] {
     const auto file = PackedFile::from_bytes(bytes, "fuzz.mgd");
+    fuzz::expect_value_or_error([&] { file->manifest(); });
     for (int64_t i = 0; i < static_cast<int64_t>(file->trailer().trajectory_count); ++i) {
       fuzz::expect_value_or_error([&] { read_trajectory(*file, i); });
     }

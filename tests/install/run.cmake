@@ -96,6 +96,7 @@ run(${CMAKE_COMMAND} --build ${work}/build)
 run(${work}/build/train_in_memory)
 run(${work}/build/allocator_alone)
 run(${work}/build/heat ${work}/heat.safetensors)
+run(${work}/build/convert_files ${SOURCE}/../data/cylinder_flow_sample ${work}/sample.mgd)
 
 # From C and Fortran: by the CMake package, and by pkg-config.
 if(library)

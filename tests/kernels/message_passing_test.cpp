@@ -18,7 +18,9 @@ const std::vector<EdgeShape>& edge_shapes() {
       {16, {{3}, 16, 3, 11, Activation::gelu, Norm::layer}, false, false},
       {31, {{64}, 64, 4, 64, Activation::tanh, Norm::none}, true, false},
       {1, {{1}, 2, 2, 1, Activation::tanh, Norm::none}, false, true},
-      {7, {{129}, 0, 1, 129, Activation::none, Norm::layer}, true, false}};
+      {7, {{129}, 0, 1, 129, Activation::none, Norm::layer}, true, false},
+      {33, {{0}, 16, 3, 16, Activation::silu, Norm::layer}, false, false},  // edges without features
+      {128, {{0}, 128, 3, 128, Activation::relu, Norm::layer}, false, false}};
   return list;
 }
 

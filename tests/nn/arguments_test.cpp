@@ -17,7 +17,8 @@ const std::vector<int32_t> kSenders{2, 0, 1, 3}, kReceivers{0, 3, 2, 1};
 const std::vector<float> kFeatures{10, 11, 20, 21, 30, 31, 40, 41};  // [4 edges, 2]
 
 GraphBatch batch_of_four(Runtime& runtime) {
-  GraphBatch batch{.nodes = 4, .graph_offsets = {0, 4}};
+  GraphBatch batch;
+  batch.nodes = 4;
   batch.node_features = Tensor::zeros(runtime, {4, 3}, DType::f32, Tag::data);
   batch.edge_sets.push_back(make_edge_set<float>(runtime, "mesh", 4, kSenders, kReceivers, kFeatures, 2));
   return batch;
@@ -76,12 +77,77 @@ TEST_CASE("sizes of a batch that disagree are refused by name") {
        [](Runtime& runtime, GraphBatch& batch) {
          batch.edge_sets.front().features = Tensor::zeros(runtime, {3, 2}, DType::f32, Tag::data);
        });
-  for (const std::vector<int64_t>& offsets : {std::vector<int64_t>{0, 3}, {1, 4}, {0, 5}, {0, 3, 2, 4}}) {
-    says("[batch: graph_offsets] needed ascending offsets from 0 to 4",
-         [&](Runtime&, GraphBatch& batch) { batch.graph_offsets = offsets; });
+  says("[batch: node_count] needed 1 rows, one for each batch, got 2",
+       [](Runtime& runtime, GraphBatch& batch) {
+         batch.node_count = Tensor::zeros(runtime, {2}, DType::i64, Tag::data);
+       });
+  says("[batch: graph_starts] needed i32 [graphs + 1], got i64 [2]", [](Runtime& runtime, GraphBatch& batch) {
+    batch.graph_starts = Tensor::zeros(runtime, {2}, DType::i64, Tag::data);
+  });
+  says("[batch: graph_starts] needed i32 [graphs + 1], got i32 [0]", [](Runtime& runtime, GraphBatch& batch) {
+    batch.graph_starts = Tensor::zeros(runtime, {0}, DType::i32, Tag::data);
+  });
+}
+
+TEST_CASE("starts of graphs are sums of their sizes, and sizes that cannot be are refused") {
+  Runtime runtime = make_runtime();
+  const auto starts_of = [&](const std::vector<int64_t>& nodes) {
+    const Tensor starts = make_graph_starts(runtime, nodes);
+    const auto values = starts.values<int32_t>();
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  CHECK(starts_of({}) == std::vector<int32_t>{0});
+  CHECK(starts_of({3, 0, 1}) == std::vector<int32_t>{0, 3, 3, 4});
+  CHECK(refusal([&](Runtime& own, GraphBatch& batch) {
+          batch.graph_starts = make_graph_starts(own, std::vector<int64_t>{1, 3});
+        }).empty());
+  CHECK(contains(message_of([&] { starts_of({2, -1}); }), "[graph_starts: nodes of graph 1] needed 0 to"));
+  CHECK(contains(message_of([&] {
+                   starts_of({2, INT32_MAX - 1});
+                 }),
+                 "needed 0 to 2147483645, got 2147483646"));
+}
+
+TEST_CASE("edge sets are found by name, and a model of several refuses another order") {
+  Runtime runtime = make_runtime();
+  GraphBatch batch = batch_of_four(runtime);
+  CHECK(batch.has_edges(kMeshEdges));
+  CHECK_FALSE(batch.has_edges(kWorldEdges));
+  CHECK(contains(message_of([&] { batch.edges(kWorldEdges); }),
+                 "[batch: edge sets] needed one of the name world, got mesh"));
+  batch.edge_sets.push_back(make_edge_set<float>(runtime, "world", 4, kSenders, kReceivers, kFeatures, 2));
+  CHECK(&batch.edges(kWorldEdges) == &batch.edge_sets[1]);
+  const auto run = [&](const std::vector<std::string>& names) {
+    Model model =
+        make_mesh_graph_net({.width = 8, .blocks = 1},
+                            {.node_inputs = 3, .edge_inputs = {2, 2}, .edge_set_names = names, .outputs = 2});
+    model.parameters.allocate(runtime, DType::f32, 1);
+    Tape tape(runtime);
+    return message_of([&] { forward(model, tape, batch); });
+  };
+  CHECK(run({"mesh", "world"}).empty());
+  CHECK(contains(run({"world", "mesh"}), "[MeshGraphNet: edge set 0] needed world, got mesh"));
+}
+
+TEST_CASE("edges to other nodes than the batch's are refused unless they say so") {
+  const std::vector<int32_t> senders{0, 1, 2, 3}, receivers{0, 0, 1, 1};
+  const auto with = [&](bool from_batch, bool to_batch, int64_t nodes, int64_t owned) {
+    return refusal([&](Runtime& runtime, GraphBatch& batch) {
+      EdgeSet& set = batch.edge_sets.front();
+      set.graph = build_bipartite_graph(runtime, nodes, owned, senders, receivers);
+      set.from_batch = from_batch;
+      set.to_batch = to_batch;
+    });
+  };
+  CHECK(contains(with(true, true, 4, 2),
+                 "[batch: graph of edge set mesh] needed 4 nodes (batch.nodes), got 2"));
+  CHECK(contains(with(true, false, 5, 2), "needed 4 nodes that send (batch.nodes), got 5"));
+  CHECK(contains(with(false, true, 7, 2), "needed 4 nodes that receive (batch.nodes), got 2"));
+  // What the batch may hold, a MeshGraphNet need not take.
+  for (const auto& [from, to] : {std::pair(true, false), {false, true}, {false, false}}) {
+    CHECK(contains(with(from, to, from ? 4 : 9, to ? 4 : 2),
+                   "[MeshGraphNet: edge set 0] needed edges between nodes of the batch, got mesh"));
   }
-  CHECK(refusal([](Runtime&, GraphBatch& batch) { batch.graph_offsets = {0, 1, 4}; }).empty());
-  CHECK(refusal([](Runtime&, GraphBatch& batch) { batch.graph_offsets = {}; }).empty());
 }
 
 TEST_CASE("a loss without a target is refused") {

@@ -21,7 +21,6 @@ int64_t kept_bytes(const ModelCase& options, DType dtype) {
   RandomMatrices random(3);
   LossBatch batch;
   batch.graph.nodes = kNodes;
-  batch.graph.graph_offsets = {0, kNodes};
   batch.graph.node_features = to_tensor(runtime, random.normal(kNodes, 2), dtype);
   batch.graph.edge_sets.push_back(
       {"mesh", build_graph(runtime, kNodes, random.indices(kEdges, kNodes), random.indices(kEdges, kNodes)),

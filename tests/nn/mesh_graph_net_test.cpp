@@ -11,6 +11,7 @@
 
 #include "model_case.h"
 #include "support.h"
+#include "weight_check.h"
 
 using namespace meshgrad;
 using namespace meshgrad::test;
@@ -34,7 +35,6 @@ LossBatch random_batch(Runtime& runtime, const ModelCase& options, int64_t nodes
                        DType dtype) {
   LossBatch batch;
   batch.graph.nodes = nodes;
-  batch.graph.graph_offsets = {0, nodes};
   for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
     RandomMatrices random(11 + set);
     EdgeSet edge_set{options.edge_set_names[set],
@@ -129,6 +129,60 @@ TEST_CASE("the fused path and the op-by-op path agree in f64, for every option")
       }
     }
   }
+}
+
+/// With an edge set that has no features: alone, or beside one that has.
+ModelCase without_features(bool beside_others) {
+  ModelCase options = model_case(3, 2, 5, 2);
+  options.hidden_layers = 1;
+  options.activation = Activation::silu;
+  options.edge_inputs = beside_others ? std::vector<int64_t>{3, 0} : std::vector<int64_t>{0};
+  options.edge_set_names =
+      beside_others ? std::vector<std::string>{"mesh", "world"} : std::vector<std::string>{"mesh"};
+  return options;
+}
+
+TEST_CASE("edges without features: paths agree, and gradients are differences") {
+  for (const bool beside_others : {false, true}) {
+    for (const ConcatOrder order : {ConcatOrder::sender_receiver_edge, ConcatOrder::edge_sender_receiver}) {
+      for (const AggregateOrder aggregate :
+           {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
+        ModelCase options = without_features(beside_others);
+        options.concat_order = order;
+        options.aggregate = aggregate;
+        const Outcome fused = run(options, 1, DType::f64, 40, 150);
+        options.keep_hidden = false;
+        const Outcome recomputed = run(options, 1, DType::f64, 40, 150);
+        options.path = ComputePath::op_by_op;
+        const Outcome plain = run(options, 1, DType::f64, 40, 150);
+        CHECK(largest_difference(fused.prediction, plain.prediction) < 1e-11);
+        CHECK(largest_difference(fused.gradients, plain.gradients) < 1e-11);
+        CHECK(fused.prediction == recomputed.prediction);
+        CHECK(fused.gradients == recomputed.gradients);
+        for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+          options.path = path;
+          Runtime runtime = make_runtime();
+          const Model model = make_model(options, runtime, DType::f64, 7);
+          CHECK(largest_gradient_error(runtime, model, random_batch(runtime, options, 9, 20, DType::f64)) <
+                1e-7);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("edges without features have no encoder, and no rows in the first block") {
+  Runtime runtime = make_runtime();
+  const Model model = make_model(without_features(true), runtime, DType::f32, 1);
+  const auto shape_of = [&](const char* name) {
+    const int64_t index = model.parameters.find(name);
+    return index < 0 ? Shape{0} : model.parameters.value(static_cast<size_t>(index)).shape();
+  };
+  CHECK(shape_of("edge_encoder.mesh.linear_0.weight") == Shape{3, 5});
+  CHECK(shape_of("edge_encoder.world.linear_0.weight") == Shape{0});
+  CHECK(shape_of("processor.0.edge_mlp.mesh.linear_0.weight") == Shape{15, 5});
+  CHECK(shape_of("processor.0.edge_mlp.world.linear_0.weight") == Shape{10, 5});
+  CHECK(shape_of("processor.1.edge_mlp.world.linear_0.weight") == Shape{15, 5});
 }
 
 TEST_CASE("a step's bits do not depend on threads or on the run") {

@@ -41,7 +41,6 @@ struct Window {
     RandomMatrices from(20 + number);
     LossBatch batch;
     batch.graph.nodes = nodes;
-    batch.graph.graph_offsets = {0, nodes};
     for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
       batch.graph.edge_sets.push_back(
           {options.edge_set_names[set],
@@ -176,6 +175,22 @@ TEST_CASE(
           }
         }
       }
+    }
+  }
+}
+
+TEST_CASE("gradients are the same with segments around edges without features") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = options_of(4, 9);
+      options.path = path;
+      options.edge_inputs = {0, 2};
+      options.edge_set_names = {"mesh", "world"};
+      Window window(options, dtype, 31, 97);
+      const Tensor plain = window.plain();
+      CAPTURE(name_of(dtype));
+      CHECK(equal_bits(plain, window.gradients(segments(4, 7), segments(4, 2))));
+      CHECK(equal_bits(plain, window.gradients({{0, 6}}, {{0, 1}, {1, 4}, {5, 6}})));
     }
   }
 }

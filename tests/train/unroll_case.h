@@ -38,9 +38,9 @@ struct UnrollCase {
       : config(config_of(scratch.path, shape)),
         dataset(Dataset::open(config.data.path)),
         features(dataset, config.data),
-        normalizers(features.dataset_normalizers({})),
+        normalizers(features.mesh().dataset_normalizers({})),
         runtime({.device = shape.device, .threads = 1}),
-        model(make_model(config.model, features.inputs().sizes())) {
+        model(make_model(config.model, features.mesh().sizes)) {
     model.parameters.allocate(runtime, shape.precision, 5);
     const double value = 1.0 / 64.0;
     seed = Tensor::from<double>(runtime, std::span<const double>(&value, 1), Shape{1}, Tag::data, "seed");

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <meshgrad/train/convert/conversion_advice.h>
 #include <meshgrad/train/convert/convert_inputs.h>
 #include <meshgrad/train/convert/found_files.h>
+#include <meshgrad/train/convert/listed_edges.h>
 #include <meshgrad/train/convert/map_file.h>
 #include <meshgrad/train/convert/mesh_check.h>
 #include <meshgrad/train/convert/outlier.h>
@@ -35,7 +37,9 @@ class Packer {
   Packer(const ConvertOptions& options, std::string statistics_split, WarningList& warnings)
       : options_(options), statistics_split_(std::move(statistics_split)), warnings_(warnings) {}
 
-  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts) {
+  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts,
+           const std::vector<std::string>& files) {
+    files_ = files;
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
     // Errors name the whole path; the packed file keeps the path within the input.
@@ -51,8 +55,8 @@ class Packer {
     }
   }
 
-  /// Of the first trajectory: which array was read as what.
-  const ArrayMap& map() const { return report_.map; }
+  /// What is known before the end: counts, fields, and which array was read as what.
+  const ConvertReport& so_far() const { return report_; }
 
   ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
@@ -66,7 +70,7 @@ class Packer {
     for (const std::string& warning : lasting) warnings_.add(warning);
     lasting.insert(lasting.end(), known.begin(), known.end());
     const PackedFileWriter::Summary summary =
-        writer_->finish(split_order, statistics_, statistics_split_, source, lasting);
+        writer_->finish(split_order, statistics_, statistics_split_, source, lasting, report_.map);
     report_.meshes = summary.meshes;
     report_.output_bytes = summary.bytes;
     report_.splits = summary.splits;
@@ -85,13 +89,15 @@ class Packer {
       if (const auto unit = options_.units.find(field.name); unit != options_.units.end())
         field.unit = unit->second;
     validate(t);
+    choose_direction(t, options_.directed);
     move_positions(t);
     choose_graph(t);
     if (t.node_type.empty()) {
-      warnings_.add(
-          fmt::format("[{}] there are no node types: all nodes were taken as normal (0), so inflows and "
-                      "walls are predicted, too; fix: --node-types ARRAY",
-                      t.name));
+      if (t.dim > 0)
+        warnings_.add(
+            fmt::format("[{}] there are no node types: all nodes were taken as normal (0), so inflows and "
+                        "walls are predicted, too; fix: --node-types ARRAY",
+                        t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
     }
     if (writer_ == nullptr) {
@@ -148,15 +154,18 @@ class Packer {
     for (size_t f = 0; f < t.fields.size(); ++f) {
       RawField& field = t.fields[f];
       const std::vector<double>& offset = report_.fields[f].offset;
-      if (const auto* values = std::get_if<std::vector<float>>(&field.values)) {
+      if (auto* values = std::get_if<std::vector<float>>(&field.values)) {
         warn("field " + field.name, coarse_steps(*values, field.wide, offset, field.components),
              !field.wide.empty());
+        if (!offset.empty()) subtract_offset(*values, field.wide, offset);
       }
-      subtract_offset(field, offset);
+      field.wide.clear();
     }
+    if (t.dim == 0) return;
     if (t.wide_positions.empty()) warn("mesh_pos", coarse_steps(t.positions, {}, {}, t.dim), false);
-    t.origin = origin_for(t);
-    subtract_origin(t, t.origin);
+    t.origin = origin_for(t.wide_positions, t.dim);
+    subtract_offset(t.positions, t.wide_positions, std::span(t.origin).first(static_cast<size_t>(t.dim)));
+    t.wide_positions.clear();
   }
 
   // All trajectories of a file have one dt, by which a model learns a change.
@@ -173,7 +182,7 @@ class Packer {
   void begin(const RawTrajectory& first) {
     for (const RawField& field : first.fields) {
       report_.fields.push_back(info_of(field));
-      report_.fields.back().offset = offset_for(field);
+      report_.fields.back().offset = offset_for(field.wide, field.components);
       statistics_.fields.emplace_back(field.components, field.dtype());
     }
     check_units(first);
@@ -182,10 +191,13 @@ class Packer {
                          first.name + " with rows of nodal_data", "leave --save-map out");
     }
     report_.map = first.read_as;
-    statistics_.edges.resize(static_cast<size_t>(first.dim) + 1);
+    statistics_.edges.resize(edge_columns(first.dim));
     report_.dim = first.dim;
+    report_.directed = first.directed;
     report_.dt = first.dt;
-    writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields);
+    writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields, first.directed);
+    const std::vector<std::string> notes = graph_notes(first);
+    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
   }
 
   void check_units(const RawTrajectory& first) const {
@@ -201,7 +213,8 @@ class Packer {
   }
 
   static FieldInfo info_of(const RawField& field) {
-    return {field.name, field.components, field.dynamic, field.unit, field.on, field.dtype()};
+    return {field.name, field.components, field.dynamic, field.unit, field.on, field.dtype(),
+            {},         field.node_split};
   }
 
   // The place of the positions among the first trajectory's fields, if they alone are missing: among those
@@ -232,11 +245,12 @@ class Packer {
 
   void match_schema(const RawTrajectory& t) const {
     const auto line = [](int dim, const std::vector<FieldInfo>& fields) {
-      std::string text = fmt::format("{}-D", dim);
+      std::string text = dim == 0 ? "no positions" : fmt::format("{}-D", dim);
       for (const FieldInfo& field : fields) {
         text += fmt::format(", {} [{}]{}", field.name, field.components, field.dynamic ? "" : " static");
         if (field.on != FieldOn::node) text += fmt::format(" on {}s", name_of(field.on));
         if (field.dtype != DType::f32) text += fmt::format(" {}", name_of(field.dtype));
+        if (field.node_split) text += " node split";
       }
       return text;
     };
@@ -267,18 +281,16 @@ class Packer {
     const std::vector<float> source_points = points_of_source(t);
     if (!t.source_cells.ends.empty()) mesh.source_cells = &t.source_cells;
     mesh.source_points = source_points;
-    const std::span<const int32_t> pairs(t.edges);
-    const auto key = PackedFileWriter::mesh_key(mesh, t.cells.empty() ? pairs : std::span<const int32_t>());
+    const std::vector<int32_t> pairs = t.edges;  // which take_edges may clear
+    const auto key =
+        PackedFileWriter::mesh_key(mesh, t.cells.empty() ? std::span(pairs) : std::span(pairs).first(0));
     const int64_t known = writer_->find_mesh(key);
     const bool edge_fields = std::any_of(t.fields.begin(), t.fields.end(),
                                          [](const RawField& field) { return field.on == FieldOn::edge; });
     if (known >= 0 && !edge_fields) return known;
-    const MeshEdges edges = edges_of(t, mesh);
-    if (edge_fields) {
-      sort_edge_fields(t, columns_of_edges(edges, pairs, t.name + ": field edges"));
-    }
+    const MeshEdges edges = take_edges(t, mesh.cell_kind);
     if (known >= 0) return known;
-    for (const std::string& line : doubtful_places(t, mesh.cell_kind, edges)) {
+    for (const std::string& line : doubtful_places(t, pairs, mesh.cell_kind, edges)) {
       warnings_.add(fmt::format("[{}] {}", t.name, line));
     }
     mesh_edge_moments_.push_back(edge_moments(t.positions, t.dim, edges));
@@ -322,41 +334,8 @@ class Packer {
     return points;
   }
 
-  static MeshEdges edges_of(const RawTrajectory& t, const PackedMesh& mesh) {
-    const size_t half = t.edges.size() / 2;
-    const std::span<const int32_t> pairs(t.edges);
-    return t.cells.empty()
-               ? edges_from_pairs(pairs.first(half), pairs.subspan(half), t.nodes, t.name + ": field edges")
-               : edges_from_cells(t.cells, mesh.cell_kind, t.nodes, t.name + ": field cells");
-  }
-
-  // From a row a column of t.edges to a row a directed edge.
-  static void sort_edge_fields(RawTrajectory& t, const std::vector<int32_t>& columns) {
-    const auto rows = static_cast<size_t>(t.rows(FieldOn::edge));
-    for (RawField& field : t.fields) {
-      if (field.on != FieldOn::edge) continue;
-      const auto width = static_cast<size_t>(field.components);
-      const auto frames = static_cast<size_t>(field.dynamic ? t.frames : 1);
-      std::visit(
-          [&](auto& values) {
-            std::remove_reference_t<decltype(values)> sorted;
-            sorted.reserve(frames * columns.size() * width);
-            for (size_t frame = 0; frame < frames; ++frame) {
-              for (const int32_t column : columns) {
-                const auto* row = values.data() + (frame * rows + static_cast<size_t>(column)) * width;
-                sorted.insert(sorted.end(), row, row + width);
-              }
-            }
-            values = std::move(sorted);
-          },
-          field.values);
-    }
-    // cut_frames counts rows by the columns.
-    t.edges.assign(columns.size() * 2, 0);
-  }
-
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
-    PackedFileWriter::Trajectory packed{t.name, split, mesh, t.frames, t.first_frame, t.dt, {}};
+    PackedFileWriter::Trajectory packed{t.name, split, mesh, t.frames, t.first_frame, t.dt, {}, files_};
     for (const RawField& field : t.fields) {
       std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
     }
@@ -370,7 +349,7 @@ class Packer {
     if (t.frames == 1 && in_time) {
       warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
     }
-    const auto edges = static_cast<int64_t>(mesh_edge_moments_[static_cast<size_t>(mesh)].front().count);
+    const auto edges = static_cast<int64_t>(writer_->mesh_rows(mesh).edges);
     const bool first = report_.trajectories++ == 0;
     report_.frames += t.frames;
     report_.nodes_min = first ? t.nodes : std::min(report_.nodes_min, t.nodes);
@@ -443,9 +422,10 @@ class Packer {
   int64_t leaks_ = 0;
   std::string leak_;  // the first
   WarningList outliers_;
-  std::optional<bool> quads_;  // whether cells of 4 nodes in 3-D are quads, by the first mesh
-  std::string displacement_;   // the field of displacements, or empty
-  std::string first_name_;     // of the first trajectory, as errors name it
+  std::optional<bool> quads_;       // whether cells of 4 nodes in 3-D are quads, by the first mesh
+  std::string displacement_;        // the field of displacements, or empty
+  std::vector<std::string> files_;  // of the trajectory that is packed
+  std::string first_name_;          // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
   std::vector<std::vector<Moments>> mesh_edge_moments_;
@@ -464,10 +444,12 @@ ConvertReport pack(const ConvertOptions& options) {
   ConvertProgress progress{0, inputs.records, 0, inputs.bytes};
   int64_t first_record = 0;
   for (InputFile& file : inputs.files) {
+    std::vector<std::string> names;
+    for (const auto& path : file.files) names.push_back(name_within(options.input, path));
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
       const std::vector<SplitPart> parts = plan.parts(file, record, trajectory->frames);
-      if (!parts.empty()) packer.add(*trajectory, parts);
+      if (!parts.empty()) packer.add(*trajectory, parts, names);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;
@@ -479,7 +461,9 @@ ConvertReport pack(const ConvertOptions& options) {
     first_record += file.source->records();
     file.source.reset();
   }
-  map_file.write(packer.map());
+  map_file.write(packer.so_far().map);
+  const std::string doubt = plan.doubt(options, inputs, packer.so_far());
+  if (!doubt.empty()) warnings.add(doubt);
   ConvertReport report =
       packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format));
   report.format = inputs.format;

@@ -53,6 +53,10 @@ struct ConvertOptions {
   /// A field on nodes that tells how far they have moved: of a mesh whose positions are those at rest it
   /// makes the field "world_pos". Empty: a field of such a name; "none": no field.
   std::string displacement;
+  /// true: edges that are listed stay as they are, one way, loops and parallel edges too; false: they join
+  /// both ways, once, and loops are dropped. Nothing: false, except that a list of a graph without positions
+  /// for which the two differ is an error.
+  std::optional<bool> directed;
   std::string node_types;  ///< the array of node types; empty: "node_type", if there is one
   /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
   /// true: a trajectory each.
@@ -70,7 +74,8 @@ struct ConvertReport {
   int64_t edges_min = 0, edges_max = 0;  ///< directed
   double edges_mean = 0;
   std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
-  int dim = 0;
+  int dim = 0;                      ///< 0: no positions
+  bool directed = false;
   double dt = 0;
   /// Of NPZ and HDF5 files: which array of the first trajectory was read as what, as in the options.
   std::map<std::string, std::string> map;

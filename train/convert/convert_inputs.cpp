@@ -216,13 +216,14 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   size_t named = 0;
   if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
   for (const FoundFile& one : found) {
-    InputFile file{one.path, one.split, format.open(one, options, warn)};
+    InputFile file{one.path, one.split, format.open(one, options, warn), {}};
     inputs.records += file.source->records();
-    if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
-    for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
-    for (const fs::path& part : one.parts) inputs.bytes += RegularFile(part).bytes();
+    if (one.frames.empty()) file.files.push_back(one.path);
+    for (const VtkFrame& frame : one.frames) file.files.push_back(frame.path);
+    file.files.insert(file.files.end(), one.parts.begin(), one.parts.end());
     for (const FoundFile& more : one.more)
-      for (const VtkFrame& frame : more.frames) inputs.bytes += RegularFile(frame.path).bytes();
+      for (const VtkFrame& frame : more.frames) file.files.push_back(frame.path);
+    for (const fs::path& path : file.files) inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
@@ -286,16 +287,20 @@ SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const 
                      statistics_split_));
   }
   if (from_files_ || !listed_splits_.empty()) return;
-  const bool enough = inputs.records >= static_cast<int64_t>(names_.size());
-  by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough);
-  if (by_time_ && options.split_by == SplitBy::automatic) {
-    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): each was split by time",
-                     options.input.string(), inputs.records, names_.size()));
-  } else if (!by_time_ && !enough) {
-    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): some splits are missing",
-                     options.input.string(), inputs.records, names_.size()));
-  }
+  enough_ = inputs.records >= static_cast<int64_t>(names_.size());
+  by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough_);
   record_counts_ = whole_shares(inputs.records, fractions_, 1);
+}
+
+std::string SplitPlan::doubt(const ConvertOptions& options, const Inputs& inputs,
+                             const ConvertReport& read) const {
+  if (enough_ || options.split_by == SplitBy::time) return "";
+  const bool frames = read.frames > inputs.records;
+  const bool nodes = std::ranges::any_of(read.fields, &FieldInfo::node_split);
+  if (!frames && nodes) return "";  // the graph is divided by its nodes
+  return fmt::format("[{}] fewer trajectories ({}) than splits ({}): {}", options.input.string(),
+                     inputs.records, names_.size(),
+                     by_time_ && frames ? "each was split by time" : "some splits are missing");
 }
 
 std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs) const {

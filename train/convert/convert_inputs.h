@@ -17,6 +17,7 @@ struct InputFile {
   std::string
       split;  ///< "train", "valid", "test" from its folder's or its own name; empty when they say none
   std::unique_ptr<TrajectorySource> source;
+  std::vector<std::filesystem::path> files;  ///< all that are read
 };
 
 struct Inputs {
@@ -52,6 +53,8 @@ class SplitPlan {
   std::vector<SplitPart> parts(const InputFile& file, int64_t record, int64_t frames) const;
   /// Which trajectories go where, when neither names nor options said it; else empty.
   std::string note(const ConvertOptions& options, const Inputs& inputs) const;
+  /// What is doubtful about the division of what was read; empty: nothing.
+  std::string doubt(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read) const;
   /// Names in the order in which they go into the file.
   const std::vector<std::string>& names() const { return names_; }
   /// "train", or the first split when there is no "train".
@@ -64,6 +67,7 @@ class SplitPlan {
   std::vector<std::string> listed_splits_;
   bool from_files_ = false;
   bool by_time_ = false;
+  bool enough_ = true;  ///< trajectories for all splits
   std::string statistics_split_;
 };
 

@@ -124,7 +124,8 @@ class DataScan {
     raw.nodes_per_cell = mesh.nodes_per_cell;
     MeshEdges edges;
     edges.receiver_offsets.assign(mesh.receiver_offsets.begin(), mesh.receiver_offsets.end());
-    for (const std::string& line : doubtful_places(raw, mesh.cell_kind, edges)) {
+    edges.sender_offsets.assign(mesh.sender_offsets.begin(), mesh.sender_offsets.end());
+    for (const std::string& line : doubtful_places(raw, {}, mesh.cell_kind, edges)) {
       const std::string kind = line.substr(0, line.find(':'));
       Finding finding{Severity::warning, name, line, "the mesh may be damaged",
                       "look at the mesh where it was made"};

@@ -117,22 +117,25 @@ bool are_quads_in_space(std::span<const int32_t> cells, std::span<const float> p
   return counted > 0 && (flat == counted || (2 * nearly > counted && share_sides_as_a_surface(cells)));
 }
 
-std::vector<std::string> doubtful_places(const RawTrajectory& t, CellKind kind, const MeshEdges& edges) {
+std::vector<std::string> doubtful_places(const RawTrajectory& t, std::span<const int32_t> pairs,
+                                         CellKind kind, const MeshEdges& edges) {
   std::vector<std::string> lines;
-  coincident_nodes(t).describe(lines, "nodes at the place of another node");
+  if (t.dim > 0) coincident_nodes(t).describe(lines, "nodes at the place of another node");
   Places alone;
   for (size_t n = 0; n < static_cast<size_t>(t.nodes); ++n) {
-    if (edges.receiver_offsets[n] == edges.receiver_offsets[n + 1]) alone.add(fmt::format("node {}", n));
+    if (edges.receiver_offsets[n] == edges.receiver_offsets[n + 1] &&
+        edges.sender_offsets[n] == edges.sender_offsets[n + 1])
+      alone.add(fmt::format("node {}", n));
   }
   alone.describe(lines, "nodes without an edge");
   if (kind != CellKind::none) flat_cells(t, kind).describe(lines, "cells that repeat a node");
-  if (kind != CellKind::none) return lines;
-  const size_t columns = t.edges.size() / 2;
+  if (kind != CellKind::none || t.directed) return lines;
+  const size_t columns = pairs.size() / 2;
   std::vector<std::pair<std::pair<int32_t, int32_t>, size_t>> listed;
   Places loops;
   for (size_t i = 0; i < columns; ++i) {
-    listed.push_back({{t.edges[i], t.edges[columns + i]}, i});
-    if (t.edges[i] == t.edges[columns + i]) loops.add(fmt::format("column {}", i));
+    listed.push_back({{pairs[i], pairs[columns + i]}, i});
+    if (pairs[i] == pairs[columns + i]) loops.add(fmt::format("column {}", i));
   }
   loops.describe(lines, "edges from a node to itself");
   std::sort(listed.begin(), listed.end());

@@ -19,8 +19,8 @@ bool are_quads_in_space(std::span<const int32_t> cells, std::span<const float> p
 
 /// One line for each kind of doubtful place, with its number and the first: nodes at the place of another, or
 /// without an edge; cells that repeat a node (a triangle among quads, [a, b, c, c], is none); edges that are
-/// listed twice or join a node to itself.
-std::vector<std::string> doubtful_places(const RawTrajectory& trajectory, CellKind kind,
-                                         const MeshEdges& edges);
+/// in `pairs` [2, columns] twice or join a node to itself, unless they are directed.
+std::vector<std::string> doubtful_places(const RawTrajectory& trajectory, std::span<const int32_t> pairs,
+                                         CellKind kind, const MeshEdges& edges);
 
 }  // namespace meshgrad

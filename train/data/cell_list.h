@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include <meshgrad/train/convert/sources/vtk_grid.h>
 #include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/data/vtk_cell.h>
 
 namespace meshgrad {
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <type_traits>
 #include <utility>
@@ -51,7 +52,8 @@ void append(FieldStatistics& to, const ValueRange& range) {
 
 /// Of relative positions and their norms, [dim + 1].
 std::vector<Moments> edge_moments(const MeshView& mesh) {
-  std::vector<Moments> moments(static_cast<size_t>(mesh.dim) + 1);
+  std::vector<Moments> moments(edge_columns(mesh.dim));
+  if (moments.empty()) return moments;
   for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e) {
     const auto sender = static_cast<size_t>(mesh.senders[e]),
                receiver = static_cast<size_t>(mesh.receivers[e]);
@@ -123,6 +125,16 @@ FieldView TrajectoryView::field(int64_t field_index) const {
   return file_->field(index_, field_index);
 }
 
+std::span<const int32_t> TrajectoryView::node_split(std::string_view name) const {
+  const auto& fields = file_->metadata().fields;
+  const int64_t index = find_name(fields, name);
+  if (index >= 0 && fields[static_cast<size_t>(index)].node_split)
+    return file_->field(index_, index).frame_of<int32_t>(0);
+  std::vector<FieldInfo> splits;
+  std::ranges::copy_if(fields, std::back_inserter(splits), &FieldInfo::node_split);
+  throw unknown_name(file_->path(), "node split", name, splits);
+}
+
 NodeTypeSet NodeTypeSet::all() {
   NodeTypeSet set({});
   set.all_ = true;
@@ -165,6 +177,10 @@ Dataset Dataset::with_edges(const MeshEdgeOptions& options) const {
                        fmt::format("{}", axis + 1), "give one for each axis, 0 where it is not periodic");
   }
   if (made_ != nullptr && made_->options() == options) return *this;
+  if (directed() && options != MeshEdgeOptions{}) {
+    throw config_error(options.periodic() ? "data.period" : "data.hops", "edges that go both ways",
+                       "directed edges in " + path().string(), "convert without --directed, or leave it out");
+  }
   Dataset result(file_);
   if (options != MeshEdgeOptions{}) result.made_ = std::make_shared<const MadeEdges>(options);
   return result;
@@ -176,6 +192,8 @@ const std::vector<FieldInfo>& Dataset::fields() const { return file_->metadata()
 const std::string& Dataset::source() const { return file_->metadata().source; }
 const std::vector<std::string>& Dataset::warnings() const { return file_->metadata().warnings; }
 int Dataset::dim() const { return file_->metadata().dim; }
+bool Dataset::directed() const { return file_->metadata().directed; }
+std::string Dataset::manifest() const { return file_->manifest(); }
 double Dataset::dt() const { return file_->metadata().dt; }
 int64_t Dataset::trajectories() const { return static_cast<int64_t>(file_->trailer().trajectory_count); }
 int64_t Dataset::meshes() const { return static_cast<int64_t>(file_->trailer().mesh_count); }
@@ -201,6 +219,13 @@ int64_t Dataset::field_index(std::string_view name) const {
 
 const FieldInfo& Dataset::field(std::string_view name) const {
   return fields()[static_cast<size_t>(field_index(name))];
+}
+
+std::vector<std::string> Dataset::node_splits() const {
+  std::vector<std::string> names;
+  for (const FieldInfo& info : fields())
+    if (info.node_split) names.push_back(info.name);
+  return names;
 }
 
 TrajectoryView Dataset::trajectory(std::string_view split_name, int64_t i) const {
@@ -262,9 +287,10 @@ FieldStatistics Dataset::field_stats(std::string_view name, const NodeTypeSet& t
   // The sum over the groups of the named types, component by component.
   const auto sum_groups = [&]<class T>(const std::vector<T>& counted, int component) {
     T total;
-    for (int64_t group = 0; group < field.groups(); ++group) {
-      if (on_nodes && !types.contains(group)) continue;
-      total.merge(counted[static_cast<size_t>(group * field.components() + component)]);
+    auto at = static_cast<size_t>(component);
+    for (const int32_t group : field.groups()) {
+      if (!on_nodes || types.contains(group)) total.merge(counted[at]);
+      at += static_cast<size_t>(field.components());
     }
     return total;
   };
@@ -281,7 +307,7 @@ FieldStatistics Dataset::edge_stats() const {
   FieldStatistics result;
   if (made_ != nullptr) {
     const SplitInfo& from = split(statistics_split());
-    std::vector<Moments> sums(static_cast<size_t>(dim()) + 1);
+    std::vector<Moments> sums(edge_columns(dim()));
     std::map<int64_t, std::vector<Moments>> of_mesh;
     for (int64_t i = 0; i < from.count; ++i) {
       const int64_t index = file_->trajectory_record(from.first + i).mesh;

@@ -48,12 +48,14 @@ struct SourceMesh {
 };
 
 /// A mesh inside the mapped file; valid as long as the Dataset it came from (or a copy of it) lives.
-/// Edges are directed, unique and sorted by (receiver, sender); each connection appears both ways.
+/// Edges are directed and sorted by (receiver, sender). Unless `directed`, they are unique, no loops, and
+/// each connection appears both ways.
 struct MeshView {
   int64_t index = 0;  ///< number of this mesh within the file; trajectories on one mesh share it
   int64_t nodes = 0;
   int64_t edges = 0;
-  int dim = 0;  ///< 2 or 3
+  int dim = 0;            ///< 0 (no positions) to 3
+  bool directed = false;  ///< edges are as they were given: perhaps one way, loops, several between two nodes
   CellKind cell_kind = CellKind::none;
   int nodes_per_cell = 0;                     ///< of cell_kind; 0 when there are no cells
   std::span<const float> positions;           ///< [nodes, dim], less `origin`
@@ -115,6 +117,8 @@ class TrajectoryView {
   FieldView field(std::string_view name) const;
   /// By position in Dataset::fields().
   FieldView field(int64_t field_index) const;
+  /// [nodes]: a NodeSplit for each node, as a number. Throws ConfigError naming the node splits that exist.
+  std::span<const int32_t> node_split(std::string_view name) const;
   /// A stable identity of a sample: index within the file * 2^32 + frame.
   uint64_t sample_id(int64_t frame) const {
     return (static_cast<uint64_t>(index_) << 32U) + static_cast<uint64_t>(frame);
@@ -165,7 +169,7 @@ class Dataset {
 
   /// The same data, whose meshes have edges that are made when they are first asked for. Copies share them.
   /// Sizes without data and meshes in memory stay as they are. Throws ConfigError for a period along an axis
-  /// that the data does not have.
+  /// that the data does not have, and for directed edges.
   Dataset with_edges(const MeshEdgeOptions& options) const;
 
   const std::filesystem::path& path() const;
@@ -174,7 +178,8 @@ class Dataset {
   const std::string& source() const;  ///< what was converted, for people
   /// What the conversion found that makes results on this data doubtful; a run repeats it.
   const std::vector<std::string>& warnings() const;
-  int dim() const;
+  int dim() const;               ///< of positions, 1 to 3; 0: the graphs have none
+  bool directed() const;         ///< MeshView::directed of all meshes
   double dt() const;             ///< of the first trajectory; 0 when unknown
   int64_t trajectories() const;  ///< of all splits
   int64_t meshes() const;        ///< distinct ones
@@ -189,6 +194,10 @@ class Dataset {
   const SplitInfo& split(std::string_view name) const;
   int64_t field_index(std::string_view name) const;
   const FieldInfo& field(std::string_view name) const;
+  /// Names of the fields that split the nodes of each graph (TrajectoryView::node_split).
+  std::vector<std::string> node_splits() const;
+  /// What was read from where, as JSON (packed_file.h); empty where the file does not say it.
+  std::string manifest() const;
 
   /// Trajectory i of a split, or of the file. The first touch verifies its checksum and that of its mesh,
   /// as does the first after check_unchanged saw a change, and throws DataError when one is wrong.
@@ -221,7 +230,7 @@ class Dataset {
   FieldStatistics field_stats(std::string_view name, const NodeTypeSet& types = NodeTypeSet::all(),
                               Quantity which = Quantity::value) const;
   /// Edge features [relative position (sender minus receiver), norm], over the training split's meshes, each
-  /// counted once a trajectory.
+  /// counted once a trajectory; none where the graphs have no positions.
   FieldStatistics edge_stats() const;
   /// (frame, node) pairs of each type in the training split: [node_types()], or 9 in a file of version 1.
   const std::vector<double>& node_type_counts() const;

@@ -2,7 +2,9 @@
 // What a data set is described by: fields (name, unit, dtype, what their rows belong to) and cells.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,33 @@ namespace meshgrad {
 enum class FieldOn : uint8_t { node, edge, cell, graph };
 constexpr std::array<std::string_view, 4> kFieldOnNames{"node", "edge", "cell", "graph"};
 constexpr std::string_view name_of(FieldOn on) { return kFieldOnNames[static_cast<size_t>(on)]; }
+
+/// The numbers of a field and their type, borrowed.
+struct FieldData {
+  DType dtype = DType::f32;
+  std::span<const std::byte> bytes;
+
+  FieldData() = default;
+  FieldData(std::span<const float> values) : FieldData(DType::f32, values) {}
+  FieldData(std::span<const int32_t> values) : FieldData(DType::i32, values) {}
+  FieldData(std::span<const int64_t> values) : FieldData(DType::i64, values) {}
+  template <class T>
+  FieldData(const std::vector<T>& values) : FieldData(std::span<const T>(values)) {}
+
+  /// Of an f32 field.
+  std::span<const float> floats() const {
+    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  }
+
+ private:
+  template <class T>
+  FieldData(DType dtype_of_values, std::span<const T> values)
+      : dtype(dtype_of_values), bytes(std::as_bytes(values)) {}
+};
+
+/// Where a node split puts a node.
+enum class NodeSplit : int32_t { none = 0, train = 1, valid = 2, test = 3 };
+constexpr std::array<std::string_view, 4> kNodeSplitNames{"none", "train", "valid", "test"};
 
 /// Fields hold f32, i32 or i64.
 constexpr bool is_field_dtype(DType dtype) {
@@ -32,6 +61,8 @@ struct FieldInfo {
   DType dtype = DType::f32;
   /// Per component, in the field's unit: a value of the data is the stored one plus this. Empty: 0 for all.
   std::vector<double> offset;
+  /// A split of the nodes of each graph: a static i32 field of one component on nodes that holds NodeSplit.
+  bool node_split = false;
 
   double offset_of(size_t component) const { return offset.empty() ? 0.0 : offset[component]; }
 };

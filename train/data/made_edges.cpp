@@ -280,9 +280,9 @@ std::vector<int32_t> drawn_edges(const MeshView& mesh) {
   };
   std::vector<int32_t> lines;
   for (size_t i = 0; i < senders.size(); ++i) {
-    // Each connection is there both ways; one line is enough.
-    if (senders[i] < receivers[i] && !crosses(senders[i], receivers[i]))
-      lines.insert(lines.end(), {senders[i], receivers[i]});
+    // One line is enough for a connection, which is there both ways unless edges are directed.
+    const bool drawn = mesh.directed ? senders[i] != receivers[i] : senders[i] < receivers[i];
+    if (drawn && !crosses(senders[i], receivers[i])) lines.insert(lines.end(), {senders[i], receivers[i]});
   }
   return lines;
 }

@@ -60,8 +60,8 @@ class MadeEdges {
   mutable size_t bytes_ = 0;
 };
 
-/// [lines, 2]: each connection of the data once, for pictures and files: no edges that were made, and none
-/// across a periodic border.
+/// [lines, 2]: each connection of the data once (directed edges each), for pictures and files: no loops, no
+/// edges that were made, and none across a periodic border.
 std::vector<int32_t> drawn_edges(const MeshView& mesh);
 
 /// Gives a mesh other edges, which outlive it.

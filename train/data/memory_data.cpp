@@ -20,7 +20,9 @@ int64_t MemoryData::add_mesh(std::string_view name, std::span<const float> posit
                              std::span<const int32_t> node_type, std::span<const int32_t> first,
                              std::span<const int32_t> second) {
   const auto nodes = static_cast<int64_t>(node_type.size());
-  return add(name, positions, node_type, edges_from_pairs(first, second, nodes, name));
+  return add(name, positions, node_type,
+             directed ? directed_edges(first, second, nodes, name).edges
+                      : edges_from_pairs(first, second, nodes, name));
 }
 
 int64_t MemoryData::add(std::string_view name, std::span<const float> positions,
@@ -41,6 +43,7 @@ int64_t MemoryData::add(std::string_view name, std::span<const float> positions,
   view.nodes = static_cast<int64_t>(node_type.size());
   view.edges = static_cast<int64_t>(mesh.edges.senders.size());
   view.dim = dim;
+  view.directed = directed;
   view.positions = positions;
   view.node_type = node_type;
   view.senders = mesh.edges.senders;

@@ -21,25 +21,27 @@ struct MemoryMesh {
 struct MemoryTrajectory {
   int64_t mesh = 0;
   int64_t frames = 1;
-  std::vector<std::span<const float>> fields;
+  std::vector<FieldData> fields;
 };
 
 /// Sizes stay what they are while a Dataset reads it; what spans refer to may change between its calls.
 struct MemoryData {
-  int dim = 0;
-  double dt = 0;  ///< seconds between frames; 0 when unknown
+  int dim = 0;            ///< 0: graphs without positions
+  bool directed = false;  ///< connections that are added are kept as they are
+  double dt = 0;          ///< seconds between frames; 0 when unknown
   int64_t node_types = 1;
   MeshEdgeOptions edge_options = {};  ///< of the meshes that are added from then on
-  std::vector<FieldInfo> fields;      ///< f32
+  std::vector<FieldInfo> fields;
   std::vector<SplitInfo> splits;
   std::deque<MemoryMesh> meshes;
   std::vector<MemoryTrajectory> trajectories;  ///< grouped by split
 
   /// Adds a mesh and returns its number. Throws DataError naming `name` unless positions are [nodes, dim],
-  /// there is an edge, and every node number and node type exists.
+  /// there is an edge (or edges are directed), and every node number and node type exists.
   int64_t add_mesh(std::string_view name, std::span<const float> positions,
                    std::span<const int32_t> node_type, CellKind kind, std::span<const int32_t> cells);
-  /// Likewise with the connections (first[i], second[i]) instead of cells.
+  /// Likewise with the connections (first[i], second[i]) instead of cells: from first to second where edges
+  /// are directed.
   int64_t add_mesh(std::string_view name, std::span<const float> positions,
                    std::span<const int32_t> node_type, std::span<const int32_t> first,
                    std::span<const int32_t> second);

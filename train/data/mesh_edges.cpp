@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -50,6 +51,11 @@ std::vector<int32_t> offsets_of(std::span<const int32_t> ends, int64_t nodes) {
   return offsets;
 }
 
+void check_count(size_t edges, std::string_view where) {
+  if (edges <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return;
+  throw data_error(where, "at most 2147483647 edges", fmt::format("{}", edges), "cut the mesh into parts");
+}
+
 MeshEdges edges_of(std::vector<uint64_t> keys, int64_t nodes, std::string_view where) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
@@ -57,10 +63,7 @@ MeshEdges edges_of(std::vector<uint64_t> keys, int64_t nodes, std::string_view w
     throw data_error(where, "a mesh with at least one edge", "no edge",
                      "give cells with at least two different nodes, or the edges");
   }
-  if (keys.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    throw data_error(where, "at most 2147483647 edges", fmt::format("{}", keys.size()),
-                     "cut the mesh into parts");
-  }
+  check_count(keys.size(), where);
   std::vector<int32_t> senders, receivers;
   senders.reserve(keys.size());
   receivers.reserve(keys.size());
@@ -78,6 +81,19 @@ void check_node(int64_t node, int64_t nodes, size_t number, const char* kind, st
       where, fmt::format("node numbers in 0..{}", nodes - 1), fmt::format("{} in {} {}", node, kind, number),
       padded ? "mixed cells: repeat the last node in place of -1, as in [a, b, c, c] for a triangle"
              : "node numbers count from 0 and must be below the number of positions");
+}
+
+void check_pairs(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
+                 std::string_view where) {
+  if (first.size() != second.size()) {
+    throw data_error(where, "as many senders as receivers",
+                     fmt::format("{} and {}", first.size(), second.size()), "give edges as [2, edges]");
+  }
+  check_count(first.size(), where);
+  for (size_t i = 0; i < first.size(); ++i) {
+    check_node(first[i], nodes, i, "edge", where);
+    check_node(second[i], nodes, i, "edge", where);
+  }
 }
 
 // The number of the edge from a sender to a receiver; -1 when there is none.
@@ -156,18 +172,28 @@ MeshEdges edges_from_cells(std::span<const int32_t> cells, CellKind kind, int64_
 
 MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
                            std::string_view where) {
-  if (first.size() != second.size()) {
-    throw data_error(where, "as many senders as receivers",
-                     fmt::format("{} and {}", first.size(), second.size()), "give edges as [2, edges]");
-  }
+  check_pairs(first, second, nodes, where);
   std::vector<uint64_t> keys;
   keys.reserve(first.size() * 2);
-  for (size_t i = 0; i < first.size(); ++i) {
-    check_node(first[i], nodes, i, "edge", where);
-    check_node(second[i], nodes, i, "edge", where);
-    push_both_ways(keys, first[i], second[i]);
-  }
+  for (size_t i = 0; i < first.size(); ++i) push_both_ways(keys, first[i], second[i]);
   return edges_of(std::move(keys), nodes, where);
+}
+
+DirectedEdges directed_edges(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
+                             std::string_view where) {
+  check_pairs(first, second, nodes, where);
+  DirectedEdges result;
+  result.columns.resize(first.size());
+  std::iota(result.columns.begin(), result.columns.end(), 0);
+  std::ranges::stable_sort(result.columns, {}, [&](int32_t column) {
+    const auto at = static_cast<size_t>(column);
+    return std::pair(second[at], first[at]);
+  });
+  std::vector<int32_t> senders;
+  senders.reserve(first.size());
+  for (const int32_t column : result.columns) senders.push_back(first[static_cast<size_t>(column)]);
+  result.edges = edges_of_receivers(std::move(senders), offsets_of(second, nodes));
+  return result;
 }
 
 std::vector<int32_t> columns_of_edges(const MeshEdges& edges, std::span<const int32_t> pairs,

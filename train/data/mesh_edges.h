@@ -17,8 +17,8 @@ int nodes_per_cell(CellKind kind);  ///< 0, 3, 4, 4, 8
 /// in 3-D. Throws DataError with `where` for a number that no kind has.
 CellKind cell_kind_of(int64_t nodes_in_cell, int dim, std::string_view where);
 
-/// Directed edges, unique, without loops, each connection both ways, sorted by (receiver, sender); and the
-/// same edges in the order of their senders.
+/// Directed edges sorted by (receiver, sender), and the same edges in the order of their senders. Unless they
+/// were made otherwise, they are unique, without loops, and each connection is there both ways.
 struct MeshEdges {
   std::vector<int32_t> senders;           ///< [edges]
   std::vector<int32_t> receivers;         ///< [edges], ascending
@@ -40,6 +40,15 @@ MeshEdges edges_from_cells(std::span<const int32_t> cells, CellKind kind, int64_
 /// Throws DataError as above.
 MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
                            std::string_view where);
+
+/// Edges first[i] to second[i] as they are given, loops and parallel edges too; perhaps none.
+struct DirectedEdges {
+  MeshEdges edges;               ///< sorted by (receiver, sender), then by i
+  std::vector<int32_t> columns;  ///< [edges]: the i of each
+};
+/// Throws DataError naming `where` when a node number is outside [0, nodes).
+DirectedEdges directed_edges(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
+                             std::string_view where);
 
 /// Edges that are sorted already: the senders of receiver n are [receiver_offsets[n], [n + 1]), ascending.
 /// Unlike others they may go one way only.

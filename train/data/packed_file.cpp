@@ -115,6 +115,7 @@ std::shared_ptr<const PackedFile> PackedFile::of_sizes(PackedMetadata metadata,
 std::shared_ptr<const PackedFile> PackedFile::over(std::shared_ptr<const MemoryData> data) {
   PackedMetadata metadata;
   metadata.dim = data->dim;
+  metadata.directed = data->directed;
   metadata.dt = data->dt;
   metadata.node_types = data->node_types;
   metadata.fields = data->fields;
@@ -220,6 +221,8 @@ void PackedFile::read_source_meshes() {
   const uint64_t count = trailer_.source_mesh_count;
   if (count > trailer_.mesh_count)
     throw data_error(where("index"), "a source for each mesh at most", "more", kCopyOrConvertFix);
+  if (count > 0 && metadata_.dim == 0)
+    throw data_error(where("index"), "no sources of meshes without positions", "some", kCopyOrConvertFix);
   section(trailer_.source_mesh_offset, count * sizeof(SourceMeshRecord), "index of source meshes");
   const auto records = part<SourceMeshRecord>(bytes_, trailer_.source_mesh_offset, count);
   source_records_.assign(records.begin(), records.end());
@@ -240,6 +243,15 @@ void PackedFile::read_source_meshes() {
          part<int32_t>(data, layout->corners, record.corners),
          part<int32_t>(data, layout->ends, record.cells), part<uint8_t>(data, layout->types, record.cells)});
   }
+}
+
+std::string PackedFile::manifest() const {
+  const ManifestPlace& place = metadata_.manifest;
+  if (place.bytes == 0) return {};
+  const auto text = section(place.offset, place.bytes, "manifest");
+  std::string copy(reinterpret_cast<const char*>(text.data()), text.size());
+  check_same(XXH3_64bits(copy.data(), copy.size()) == place.hash, "manifest");
+  return copy;
 }
 
 void PackedFile::check_source(const MeshView& mesh) const {
@@ -319,6 +331,7 @@ MeshView PackedFile::mesh(int64_t index) const {
   view.nodes = record.nodes;
   view.edges = record.edges;
   view.dim = record.dim;
+  view.directed = metadata_.directed;
   view.cell_kind = static_cast<CellKind>(record.cell_kind);
   view.nodes_per_cell = nodes_per_cell(view.cell_kind);
   view.positions = part<float>(data, layout.positions, uint64_t{record.nodes} * record.dim);
@@ -356,7 +369,7 @@ void PackedFile::check_mesh(uint64_t index) const {
   const bool finite = std::ranges::all_of(record.origin, [](double x) { return std::isfinite(x); });
   if (!finite || !layout || layout->bytes != record.bytes || record.dim != metadata_.dim ||
       record.nodes > kMax || record.edges > kMax || record.cells > kMax ||
-      (record.cell_kind == 0 && record.cells != 0) ||
+      (record.cell_kind == 0 && record.cells != 0) || (record.dim == 0 && record.cell_kind != 0) ||
       record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
@@ -383,6 +396,13 @@ void PackedFile::check_trajectory(int64_t index) const {
   }
   check_same(section_checksum(record, data) == record.checksum, what);
   mesh(record.mesh);
+  for (size_t f = 0; f < metadata_.fields.size(); ++f) {
+    if (!metadata_.fields[f].node_split) continue;
+    const auto nodes = part<int32_t>(data, layout->fields[f], mesh_record(record.mesh).nodes);
+    if (all_below(nodes, kNodeSplitNames.size())) continue;
+    throw data_error(where(what), "0 to 3 in the node split " + metadata_.fields[f].name, "other numbers",
+                     kCopyOrConvertFix);
+  }
   check_not_lost();
   checked.store(generation, std::memory_order_release);
 }
@@ -398,8 +418,9 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   const FieldInfo& info = metadata_.fields[static_cast<size_t>(field_index)];
   const RowCounts counts = row_counts(mesh_record(record.mesh));
   const auto memory = [&] {
-    return std::as_bytes(memory_->trajectories[static_cast<size_t>(trajectory_index)]
-                             .fields[static_cast<size_t>(field_index)]);
+    return memory_->trajectories[static_cast<size_t>(trajectory_index)]
+        .fields[static_cast<size_t>(field_index)]
+        .bytes;
   };
   const uint64_t offset =
       field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, counts);

@@ -4,6 +4,7 @@
 //
 //   header       64 bytes: PackedHeader
 //   data         one section for each mesh, each source mesh and each trajectory, in any order
+//   manifest     JSON, may be missing; see below
 //   meshes       MeshRecord [meshes]
 //   trajectories TrajectoryRecord [trajectories], grouped by split
 //   statistics   f64 [..]; see below
@@ -12,46 +13,57 @@
 //   trailer      the last 128 bytes: PackedTrailer, which says where the last four sections are
 //
 // A mesh's section holds, each part from a multiple of 64 (sizes from its MeshRecord):
-//   positions        f32 [nodes, dim]
-//   node_type        i32 [nodes], 0 <= type < node_types
-//   senders          i32 [edges]        directed edges sorted by (receiver, sender), each connection both
-//   ways receivers        i32 [edges] receiver_offsets i32 [nodes + 1]    edges of receiver n are [n], .., [n
-//   + 1] - 1 sender_offsets   i32 [nodes + 1]    into sender_order sender_order     i32 [edges]        edge
+//   positions        f32 [nodes, dim]   none where dim is 0: a graph without positions
+//   node_type        i32 [nodes]        0 <= type < node_types
+//   senders          i32 [edges]        sorted by (receiver, sender); parallel edges in the order of the
+//   input receivers        i32 [edges] receiver_offsets i32 [nodes + 1]    edges of receiver n are [n], ..,
+//   [n + 1] - 1 sender_offsets   i32 [nodes + 1]    into sender_order sender_order     i32 [edges] edge
 //   numbers by sender, then by number cells            i32 [cells, nodes of a cell], in the order of the
 //   input; none where edges were given
+// Unless the file is "directed", each connection is there both ways, once, and no edge is a loop.
 //
 // Where a mesh does not have the cells of its source (polygons, a graph on cells), a source mesh has them.
 // Its section holds, each part from a multiple of 64:
 //   points           f32 [points, dim]  less the mesh's origin; none where the points are the mesh's nodes
-//   corners          i32 [corners]      points of all cells; where there are points, cell i is node i of the
-//   mesh ends             i32 [cells]        where the corners of a cell end types            u8 [cells]
-//   VTK's numbers: 1 vertex, 3 line, 5 triangle, 7 polygon, 9 quad, 10 tetrahedron, 12 hexahedron, 13 wedge,
-//   14 pyramid
+//   corners          i32 [corners]      points of all cells; where there are points, cell i is node i
+//   ends             i32 [cells]        where the corners of a cell end
+//   types            u8 [cells]         VTK's numbers: 1 vertex, 3 line, 5 triangle, 7 polygon, 9 quad,
+//                                       10 tetrahedron, 12 hexahedron, 13 wedge, 14 pyramid
 // Programs of before do not look at them, and read the rest.
 //
 // A trajectory's section holds its fields in the order of the metadata, each from a multiple of 64, as
 // [frames, rows, components] of the field's dtype; frames is 1 for a static field, and a trajectory of one
 // frame is legal. Rows are the mesh's nodes, its directed edges in the order above, its cells, or 1 (graph).
 //
-// Metadata: {"dim", "dt", "node_types", "source", "statistics_split",
+// Metadata: {"dim": 0 to 3, "directed", "dt", "node_types", "statistics_types", "source", "statistics_split",
 //   "fields": [{"name", "components", "dynamic", "unit", "on": "node" | "edge" | "cell" | "graph",
-//               "dtype": "f32" | "i32" | "i64", "offset": [components], or missing where it is 0}],
-//   "splits": [{"name", "first", "count"}], "warnings": [text]}, of which "warnings" may be missing
-// node_types is one more than the largest node type in the file.
+//               "dtype": "f32" | "i32" | "i64", "offset": [components], or missing where it is 0,
+//               "role": "node split", or missing}],
+//   "splits": [{"name", "first", "count"}], "warnings": [text], "manifest": {"offset", "bytes", "hash"}}
+// "warnings" and "manifest" may be missing. node_types is one more than the largest node type in the file. A
+// node split is a static i32 field of one component on nodes: 0 for a node in none of its splits, 1 train,
+// 2 valid, 3 test. A file may have several.
 //
-// Statistics, of the split statistics_split, all f64:
-//   node type counts [node_types]: (frame, node) pairs
-//   for each field, with groups = node_types for a field on nodes, else 1:
-//     (count, mean, m2) [3, groups, components], of floats alone: value, change, second change (Quantity)
+// Statistics, of the split statistics_split, all f64; statistics_types are its node types, ascending:
+//   node type counts [statistics_types]: (frame, node) pairs
+//   for each field, with groups = statistics_types for a field on nodes, else 1:
+//     (count, mean, m2) [3, groups, components], of floats only: value, change, second change (Quantity)
 //     (count, min, max) [groups, components]: of values
-//   edges [dim + 1] x (count, mean, m2): relative position (sender minus receiver), then its norm
+//   edges [dim + 1] x (count, mean, m2): relative position (sender minus receiver), then its norm; none where
+//     dim is 0
+//
+// The manifest says what was read from where: {"read_as": {field or role: array of the input},
+//   "trajectories": [{"name", "split", "first_frame", "frames", "dt", "files": [name]}]}
+// with trajectories in the file's order and their whole names. "hash" is XXH3 of its text. Readers ignore
+// keys that they do not know.
 //
 // Values of a field and positions of a mesh are stored less their offset (FieldInfo::offset,
 // MeshRecord::origin), and so are statistics.
 //
-// Version 2 is the same without offsets. Version 1 is version 2 without "on" and "dtype" (fields are f32 on
-// nodes), without "node_types" (they are 9), and without (count, min, max). Both are read, and no longer
-// written.
+// Version 3 has 2 or 3 dimensions, statistics of all types below node_types, and neither "directed",
+// "statistics_types", "role" nor "manifest". Version 2 is version 3 without offsets. Version 1 is version 2
+// without "on" and "dtype" (fields are f32 on nodes), without "node_types" (they are 9), and without (count,
+// min, max). They are read, and no longer written.
 #pragma once
 #include <array>
 #include <atomic>
@@ -74,7 +86,7 @@
 namespace meshgrad {
 
 constexpr std::array<char, 8> kPackedMagic{'m', 'e', 's', 'h', 'g', 'r', 'd', '\n'};
-constexpr uint32_t kPackedVersion = 3;
+constexpr uint32_t kPackedVersion = 4;
 constexpr uint32_t kOldestPackedVersion = 1;
 constexpr uint64_t kPackedAlignment = 64;
 
@@ -141,10 +153,16 @@ struct TrajectoryRecord {
 static_assert(sizeof(PackedHeader) == 64 && sizeof(PackedTrailer) == 128);
 static_assert(sizeof(MeshRecord) == 64 && sizeof(SourceMeshRecord) == 64 && sizeof(TrajectoryRecord) == 128);
 
+/// Where the manifest is; no bytes: there is none.
+struct ManifestPlace {
+  uint64_t offset = 0, bytes = 0, hash = 0;
+};
+
 /// What the metadata section says.
 struct PackedMetadata {
   uint32_t version = kPackedVersion;  ///< from the header
   int dim = 0;
+  bool directed = false;
   double dt = 0;  ///< seconds, of the first trajectory; 0 when unknown
   int64_t node_types = 1;
   std::vector<FieldInfo> fields;
@@ -152,6 +170,8 @@ struct PackedMetadata {
   std::string statistics_split;
   std::string source;                 ///< what was converted, for people
   std::vector<std::string> warnings;  ///< what a run on this data repeats when it starts
+  std::vector<int32_t> statistics_types;
+  ManifestPlace manifest;
 };
 
 /// Where the parts of a mesh's section start, relative to it, and its size; nothing when it does not fit in
@@ -188,8 +208,8 @@ std::string metadata_to_json(const PackedMetadata& metadata);
 /// Throws DataError with `where` for anything that is not the metadata of a packed file of that version.
 PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::string_view where);
 
-/// Every field on nodes, and the node type counts, must have `metadata.node_types` groups, other fields one.
-std::vector<double> statistics_to_numbers(const DataStatistics& statistics);
+/// Every field on nodes must hold the groups `types`, other fields the group 0.
+std::vector<double> statistics_to_numbers(const DataStatistics& statistics, std::span<const int32_t> types);
 /// Throws DataError with `where` when the count of numbers does not fit the fields.
 DataStatistics statistics_from_numbers(std::span<const double> numbers, const PackedMetadata& metadata,
                                        std::string_view where);
@@ -217,6 +237,8 @@ class PackedFile {
   const PackedMetadata& metadata() const { return metadata_; }
   const DataStatistics& statistics() const { return statistics_; }
   const PackedTrailer& trailer() const { return trailer_; }
+  /// The manifest, JSON; empty where there is none. Throws DataError where it is damaged.
+  std::string manifest() const;
   /// False of sizes alone, and of data in memory.
   bool has_sections() const { return !bytes_.empty(); }
 

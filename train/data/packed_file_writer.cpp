@@ -6,7 +6,9 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -53,11 +55,29 @@ std::filesystem::path check_target(std::filesystem::path target) {
   return target;
 }
 
+// The node types that statistics have; every field on nodes holds these, other fields the group 0.
+std::vector<int32_t> hold_same_types(DataStatistics& statistics, const std::vector<FieldInfo>& fields) {
+  std::vector<int32_t> types;
+  for (size_t type = 0; type < statistics.node_type_counts.size(); ++type)
+    if (statistics.node_type_counts[type] > 0) types.push_back(static_cast<int32_t>(type));
+  for (size_t f = 0; f < fields.size(); ++f) {
+    if (fields[f].on != FieldOn::node) continue;
+    std::vector<int32_t> all;
+    std::ranges::set_union(types, statistics.fields[f].groups(), std::back_inserter(all));
+    types = std::move(all);
+  }
+  for (size_t f = 0; f < fields.size(); ++f)
+    statistics.fields[f].hold(fields[f].on == FieldOn::node ? types : std::vector<int32_t>{0});
+  return types;
+}
+
 }  // namespace
 
-PackedFileWriter::PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields)
+PackedFileWriter::PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields,
+                                   bool directed)
     : file_(check_target(std::move(target))) {
   metadata_.dim = dim;
+  metadata_.directed = directed;
   metadata_.fields = std::move(fields);
   const PackedHeader header;
   file_.write(std::as_bytes(std::span(&header, 1)));
@@ -105,6 +125,7 @@ int64_t PackedFileWriter::find_mesh(const MeshKey& key) const {
 
 int64_t PackedFileWriter::add_mesh(const MeshKey& key, const PackedMesh& mesh, const MeshEdges& edges) {
   check_internal(find_mesh(key) < 0, "a mesh was added twice");
+  check_internal(mesh.dim == metadata_.dim, "meshes of the file's dimensions");
   MeshRecord record;
   record.nodes = narrow(static_cast<int64_t>(mesh.node_type.size()), "nodes of a mesh");
   record.edges = narrow(static_cast<int64_t>(edges.senders.size()), "edges of a mesh");
@@ -182,57 +203,79 @@ void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
   }
   record.offset = append_section(section_);
   record.checksum = section_checksum(record, section_);
-  trajectories_.emplace_back(trajectory.split, record);
+  trajectories_.push_back({trajectory.split, trajectory.name, trajectory.files, record});
 }
 
 PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string>& split_order,
                                                    const DataStatistics& statistics,
                                                    const std::string& statistics_split,
                                                    const std::string& source,
-                                                   const std::vector<std::string>& warnings) {
+                                                   const std::vector<std::string>& warnings,
+                                                   const std::map<std::string, std::string>& read_as) {
   std::vector<std::string> names = split_order;
-  for (const auto& [split, record] : trajectories_) {
-    if (std::find(names.begin(), names.end(), split) == names.end()) names.push_back(split);
+  for (const Entry& entry : trajectories_) {
+    if (std::find(names.begin(), names.end(), entry.split) == names.end()) names.push_back(entry.split);
   }
-  std::vector<TrajectoryRecord> ordered;
+  std::vector<const Entry*> ordered;
   ordered.reserve(trajectories_.size());
   for (const std::string& name : names) {
     const auto first = static_cast<int64_t>(ordered.size());
-    for (const auto& [split, record] : trajectories_) {
-      if (split == name) ordered.push_back(record);
+    for (const Entry& entry : trajectories_) {
+      if (entry.split == name) ordered.push_back(&entry);
     }
     const int64_t count = static_cast<int64_t>(ordered.size()) - first;
     if (count > 0) metadata_.splits.push_back({name, first, count});
   }
-  metadata_.dt = ordered.empty() ? 0.0 : ordered.front().dt;
+  metadata_.dt = ordered.empty() ? 0.0 : ordered.front()->record.dt;
   metadata_.statistics_split = statistics_split;
   metadata_.source = source;
   metadata_.warnings = warnings;
+  write_manifest(ordered, read_as);
   write_index(ordered, statistics);
   file_.commit();
   return {metadata_.splits, static_cast<int64_t>(meshes_.size()), file_.size()};
 }
 
-void PackedFileWriter::write_index(const std::vector<TrajectoryRecord>& ordered, DataStatistics statistics) {
+void PackedFileWriter::write_manifest(const std::vector<const Entry*>& ordered,
+                                      const std::map<std::string, std::string>& read_as) {
+  const bool known = std::ranges::any_of(ordered, [](const Entry* entry) { return !entry->files.empty(); });
+  if (!known && read_as.empty()) return;
+  nlohmann::ordered_json json{{"read_as", read_as}, {"trajectories", nlohmann::ordered_json::array()}};
+  for (const Entry* entry : ordered) {
+    json["trajectories"].push_back({{"name", entry->name},
+                                    {"split", entry->split},
+                                    {"first_frame", entry->record.first_frame},
+                                    {"frames", entry->record.frames},
+                                    {"dt", entry->record.dt},
+                                    {"files", entry->files}});
+  }
+  const std::string text = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  metadata_.manifest.offset = append_section(std::as_bytes(std::span(text)));
+  metadata_.manifest.bytes = text.size();
+  metadata_.manifest.hash = XXH3_64bits(text.data(), text.size());
+}
+
+void PackedFileWriter::write_index(const std::vector<const Entry*>& ordered, DataStatistics statistics) {
   metadata_.node_types =
       std::max(metadata_.node_types, static_cast<int64_t>(statistics.node_type_counts.size()));
-  statistics.node_type_counts.resize(static_cast<size_t>(metadata_.node_types), 0.0);
-  for (size_t f = 0; f < metadata_.fields.size(); ++f) {
-    statistics.fields[f].grow(metadata_.fields[f].on == FieldOn::node ? metadata_.node_types : 1);
-  }
+  metadata_.statistics_types = hold_same_types(statistics, metadata_.fields);
   std::vector<uint64_t> checksums;
+  std::vector<TrajectoryRecord> records;
   checksums.reserve(meshes_.size() + ordered.size());
   for (const MeshRecord& mesh : meshes_) checksums.push_back(mesh.checksum);
-  for (const TrajectoryRecord& trajectory : ordered) checksums.push_back(trajectory.checksum);
+  for (const Entry* entry : ordered) {
+    records.push_back(entry->record);
+    checksums.push_back(entry->record.checksum);
+  }
 
-  const std::vector<double> numbers = statistics_to_numbers(statistics);
+  const std::vector<double> numbers = statistics_to_numbers(statistics, metadata_.statistics_types);
   const std::string text = metadata_to_json(metadata_);
   metadata_from_json(text, kPackedVersion, "the data to pack");
   PackedTrailer trailer;
   trailer.mesh_count = meshes_.size();
   trailer.mesh_offset = append_section(bytes_of(meshes_));
   trailer.trajectory_count = ordered.size();
-  trailer.trajectory_offset = append_section(bytes_of(ordered));
+  trailer.trajectory_offset = append_section(bytes_of(records));
   trailer.statistics_bytes = numbers.size() * sizeof(double);
   trailer.statistics_offset = append_section(bytes_of(numbers));
   trailer.metadata_bytes = text.size();

@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <meshgrad/train/data/atomic_file.h>
@@ -20,7 +19,7 @@ namespace meshgrad {
 
 /// A mesh as it goes into the file; spans are read during the call only.
 struct PackedMesh {
-  int dim = 2;
+  int dim = 2;  ///< 0: no positions
   CellKind cell_kind = CellKind::none;
   std::span<const float> positions;        ///< [nodes, dim]
   std::span<const int32_t> node_type;      ///< [nodes], 0 <= type < kMaxNodeTypes
@@ -30,28 +29,13 @@ struct PackedMesh {
   std::span<const float> source_points;    ///< [points, dim], where nodes are the source's cells
 };
 
-/// The numbers of a field, and their type; read during the call only.
-struct FieldData {
-  DType dtype = DType::f32;
-  std::span<const std::byte> bytes;
-
-  FieldData(std::span<const float> values) : FieldData(DType::f32, values) {}
-  FieldData(std::span<const int32_t> values) : FieldData(DType::i32, values) {}
-  FieldData(std::span<const int64_t> values) : FieldData(DType::i64, values) {}
-  template <class T>
-  FieldData(const std::vector<T>& values) : FieldData(std::span<const T>(values)) {}
-
- private:
-  template <class T>
-  FieldData(DType dtype_of_values, std::span<const T> values)
-      : dtype(dtype_of_values), bytes(std::as_bytes(values)) {}
-};
-
 /// Memory does not grow with the data, only with the number of trajectories and meshes. Nothing appears at
 /// the target before finish() returns; without it, or after an error, the target is as it was.
 class PackedFileWriter {
  public:
-  PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields);
+  /// `dim` is 0 for graphs without positions; of `directed` graphs the edges stay as they are given.
+  PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields,
+                   bool directed = false);
 
   /// Identifies a mesh by its whole content (positions, node types, cells, and given edges).
   struct MeshKey {
@@ -74,6 +58,7 @@ class PackedFileWriter {
     /// In schema order, each [frames, rows, components] with 1 frame when static; rows of an edge field are
     /// directed edges in the mesh's order.
     std::vector<FieldData> fields;
+    std::vector<std::string> files = {};  ///< what it was read from, for the manifest
   };
   void add_trajectory(const Trajectory& trajectory);
 
@@ -83,18 +68,27 @@ class PackedFileWriter {
     uint64_t bytes = 0;
   };
   /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
-  /// splits (those not named follow), and keep their order within one. Groups of the statistics are made as
-  /// many as there are node types. A run on the data repeats `warnings`. Throws DataError, before anything is
-  /// replaced, for metadata that no reader would accept.
+  /// splits (those not named follow), and keep their order within one. A run on the data repeats `warnings`;
+  /// the manifest says of which array a field was `read_as`. Throws DataError, before anything is replaced,
+  /// for metadata that no reader would accept.
   Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
                  const std::string& statistics_split, const std::string& source,
-                 const std::vector<std::string>& warnings = {});
+                 const std::vector<std::string>& warnings = {},
+                 const std::map<std::string, std::string>& read_as = {});
 
   /// The rows that a field of mesh `mesh` has.
   RowCounts mesh_rows(int64_t mesh) const { return row_counts(meshes_[static_cast<size_t>(mesh)]); }
 
  private:
-  void write_index(const std::vector<TrajectoryRecord>& ordered, DataStatistics statistics);
+  /// A trajectory as the index has it.
+  struct Entry {
+    std::string split, name;
+    std::vector<std::string> files;
+    TrajectoryRecord record;
+  };
+  void write_manifest(const std::vector<const Entry*>& ordered,
+                      const std::map<std::string, std::string>& read_as);
+  void write_index(const std::vector<const Entry*>& ordered, DataStatistics statistics);
   void add_source(const PackedMesh& mesh, int64_t number);
   uint64_t append_section(std::span<const std::byte> bytes);
 
@@ -103,8 +97,8 @@ class PackedFileWriter {
   std::vector<MeshRecord> meshes_;
   std::vector<SourceMeshRecord> source_meshes_;
   std::map<MeshKey, int64_t> mesh_numbers_;
-  std::vector<std::pair<std::string, TrajectoryRecord>> trajectories_;  ///< with their splits
-  std::vector<std::byte> section_;                                      ///< the section under construction
+  std::vector<Entry> trajectories_;
+  std::vector<std::byte> section_;  ///< the section under construction
 };
 
 }  // namespace meshgrad

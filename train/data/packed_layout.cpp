@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kConvertFix = "convert the data again";
+constexpr std::string_view kNodeSplitRole = "node split";
 
 // Adds parts of frames x rows x columns numbers, each aligned; remembers an overflow.
 class LayoutBuilder {
@@ -64,16 +66,16 @@ size_t take(std::span<const double> numbers, size_t at, std::vector<Triple>& tri
   return at;
 }
 
-int64_t groups_of(const FieldInfo& field, const PackedMetadata& metadata) {
-  return field.on == FieldOn::node ? metadata.node_types : 1;
+std::vector<int32_t> groups_of(const FieldInfo& field, const PackedMetadata& metadata) {
+  return field.on == FieldOn::node ? metadata.statistics_types : std::vector<int32_t>{0};
 }
 
 // How many statistics a field has.
 uint64_t numbers_of(const FieldInfo& field, const PackedMetadata& metadata) {
   const uint64_t triples =
       (field.dtype == DType::f32 ? uint64_t{kQuantities} : 0) + (metadata.version > 1 ? 1 : 0);
-  return 3 * triples * static_cast<uint64_t>(groups_of(field, metadata)) *
-         static_cast<uint64_t>(field.components);
+  const uint64_t groups = field.on == FieldOn::node ? metadata.statistics_types.size() : 1;
+  return 3 * triples * groups * static_cast<uint64_t>(field.components);
 }
 
 // Throws Json::type_error for anything but a whole number that is not negative.
@@ -106,7 +108,24 @@ FieldInfo field_of(const Json& json, uint32_t version, std::string_view where) {
   field.on = static_cast<FieldOn>(position_of(kFieldOnNames, json, "on", where));
   field.dtype = kDTypes[position_of(kNames, json, "dtype", where)];
   if (json.contains("offset")) field.offset = json["offset"].get<std::vector<double>>();
+  constexpr std::array<std::string_view, 1> kRoles{kNodeSplitRole};
+  field.node_split = version > 3 && json.contains("role") && position_of(kRoles, json, "role", where) == 0;
   return field;
+}
+
+// The node types that statistics are of: in files before version 4 all that are counted.
+std::vector<int32_t> statistics_types_of(const Json& json, const PackedMetadata& metadata,
+                                         std::string_view where) {
+  std::vector<int32_t> types;
+  if (metadata.version > 3) {
+    for (const Json& type : json.at("statistics_types")) types.push_back(small_number(type));
+  } else {
+    for (int32_t type = 0; type < metadata.node_types; ++type) types.push_back(type);
+  }
+  const bool ascend = std::ranges::adjacent_find(types, std::greater_equal<>()) == types.end();
+  if (ascend && (types.empty() || types.back() < metadata.node_types)) return types;
+  throw data_error(where, fmt::format("ascending node types below {}", metadata.node_types), "others",
+                   kConvertFix);
 }
 
 PackedMetadata metadata_of(const Json& json, uint32_t version, std::string_view where) {
@@ -114,6 +133,7 @@ PackedMetadata metadata_of(const Json& json, uint32_t version, std::string_view 
   PackedMetadata metadata;
   metadata.version = version;
   metadata.dim = small_number(json.at("dim"));
+  metadata.directed = version > 3 && json.at("directed").get<bool>();
   metadata.dt = json.at("dt").get<double>();
   metadata.node_types = version == 1 ? kNodeTypesOfVersion1 : whole_number(json.at("node_types"));
   metadata.statistics_split = json.at("statistics_split").get<std::string>();
@@ -123,6 +143,17 @@ PackedMetadata metadata_of(const Json& json, uint32_t version, std::string_view 
   for (const Json& split : json.at("splits")) {
     metadata.splits.push_back({split.at("name").get<std::string>(), whole_number(split.at("first")),
                                whole_number(split.at("count"))});
+  }
+  if (metadata.node_types < 1 || metadata.node_types > kMaxNodeTypes) {
+    throw data_error(where, fmt::format("1 to {} node types", kMaxNodeTypes),
+                     fmt::format("{}", metadata.node_types), kConvertFix);
+  }
+  metadata.statistics_types = statistics_types_of(json, metadata, where);
+  if (version > 3 && json.contains("manifest")) {
+    const Json& manifest = json["manifest"];
+    metadata.manifest = {manifest.at("offset").get_ref<const Json::number_unsigned_t&>(),
+                         manifest.at("bytes").get_ref<const Json::number_unsigned_t&>(),
+                         manifest.at("hash").get_ref<const Json::number_unsigned_t&>()};
   }
   return metadata;
 }
@@ -194,8 +225,10 @@ uint64_t section_checksum(TrajectoryRecord record, std::span<const std::byte> se
 
 std::string metadata_to_json(const PackedMetadata& metadata) {
   Json json{{"dim", metadata.dim},
+            {"directed", metadata.directed},
             {"dt", metadata.dt},
             {"node_types", metadata.node_types},
+            {"statistics_types", metadata.statistics_types},
             {"statistics_split", metadata.statistics_split},
             {"source", metadata.source},
             {"fields", Json::array()},
@@ -209,10 +242,13 @@ std::string metadata_to_json(const PackedMetadata& metadata) {
                               {"on", std::string(name_of(field.on))},
                               {"dtype", std::string(name_of(field.dtype))}});
     if (!field.offset.empty()) json["fields"].back()["offset"] = field.offset;
+    if (field.node_split) json["fields"].back()["role"] = kNodeSplitRole;
   }
   for (const SplitInfo& split : metadata.splits) {
     json["splits"].push_back({{"name", split.name}, {"first", split.first}, {"count", split.count}});
   }
+  if (const ManifestPlace& manifest = metadata.manifest; manifest.bytes > 0)
+    json["manifest"] = {{"offset", manifest.offset}, {"bytes", manifest.bytes}, {"hash", manifest.hash}};
   // Names come from users' files; bytes that are not UTF-8 must not stop a conversion.
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
@@ -230,18 +266,27 @@ PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::
         return field.components >= 1 && field.components <= 65535 &&
                (field.offset.empty() || field.offset.size() == components);
       });
-  if (metadata.dim < 2 || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
-    throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertFix);
+  const int least = version > 3 ? 0 : 2;
+  if (metadata.dim < least || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
+    throw data_error(where, fmt::format("{} to 3 dimensions and fields of 1..65535 components", least),
+                     "others", kConvertFix);
   }
-  if (metadata.node_types < 1 || metadata.node_types > kMaxNodeTypes) {
-    throw data_error(where, fmt::format("1 to {} node types", kMaxNodeTypes),
-                     fmt::format("{}", metadata.node_types), kConvertFix);
+  for (const FieldInfo& field : metadata.fields) {
+    if (!field.node_split ||
+        (field.on == FieldOn::node && field.dtype == DType::i32 && !field.dynamic && field.components == 1))
+      continue;
+    throw data_error(where, "a node split as a static i32 field of one component on nodes", field.name,
+                     kConvertFix);
   }
   return metadata;
 }
 
-std::vector<double> statistics_to_numbers(const DataStatistics& statistics) {
-  std::vector<double> numbers(statistics.node_type_counts.begin(), statistics.node_type_counts.end());
+std::vector<double> statistics_to_numbers(const DataStatistics& statistics, std::span<const int32_t> types) {
+  std::vector<double> numbers;
+  for (const auto type : types) {
+    const auto at = static_cast<size_t>(type);
+    numbers.push_back(at < statistics.node_type_counts.size() ? statistics.node_type_counts[at] : 0.0);
+  }
   for (const FieldMoments& field : statistics.fields) {
     for (int q = 0; q < kQuantities; ++q) put(numbers, field.moments(static_cast<Quantity>(q)));
     put(numbers, field.ranges());
@@ -252,20 +297,21 @@ std::vector<double> statistics_to_numbers(const DataStatistics& statistics) {
 
 DataStatistics statistics_from_numbers(std::span<const double> numbers, const PackedMetadata& metadata,
                                        std::string_view where) {
-  const auto edge_components = static_cast<size_t>(metadata.dim) + 1;
-  const auto node_types = static_cast<size_t>(metadata.node_types);
-  uint64_t expected = node_types + edge_components * 3;
+  const size_t edge_components = edge_columns(metadata.dim);
+  const std::vector<int32_t>& types = metadata.statistics_types;
+  uint64_t expected = types.size() + edge_components * 3;
   for (const FieldInfo& field : metadata.fields) expected += numbers_of(field, metadata);
   if (numbers.size() != expected) {
     throw data_error(where, std::to_string(expected) + " statistics", std::to_string(numbers.size()),
                      kConvertFix);
   }
   DataStatistics statistics;
-  statistics.node_type_counts.assign(numbers.begin(), numbers.begin() + metadata.node_types);
-  size_t at = node_types;
+  statistics.node_type_counts.assign(static_cast<size_t>(metadata.node_types), 0.0);
+  size_t at = 0;
+  for (const int32_t type : types) statistics.node_type_counts[static_cast<size_t>(type)] = numbers[at++];
   for (const FieldInfo& info : metadata.fields) {
     FieldMoments& field = statistics.fields.emplace_back(info.components, info.dtype);
-    field.grow(groups_of(info, metadata));
+    field.hold(groups_of(info, metadata));
     if (metadata.version == 1) field.ranges().clear();
     for (int q = 0; q < kQuantities; ++q) at = take(numbers, at, field.moments(static_cast<Quantity>(q)));
     at = take(numbers, at, field.ranges());

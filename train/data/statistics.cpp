@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -25,10 +27,10 @@ double quantity_of(Quantity quantity, const float* at, int64_t frame_size) {
 
 // Calls f(position within a frame, position within [groups, components]) for each number of a frame.
 template <class F>
-void for_each_number(std::span<const int32_t> group_of_row, size_t components, F f) {
+void for_each_number(std::span<const int32_t> place_of_row, size_t components, F f) {
   int64_t i = 0;
-  for (const int32_t group : group_of_row) {
-    const size_t first = static_cast<size_t>(group) * components;
+  for (const int32_t place : place_of_row) {
+    const size_t first = static_cast<size_t>(place) * components;
     for (size_t c = 0; c < components; ++c) f(i++, first + c);
   }
 }
@@ -44,13 +46,24 @@ void ValueRange::merge(const ValueRange& other) {
   count += other.count;
 }
 
-void FieldMoments::grow(int64_t groups) {
-  groups_ = std::max(groups_, groups);
-  const auto size = static_cast<size_t>(groups_) * static_cast<size_t>(components_);
-  if (has_moments()) {
-    for (std::vector<Moments>& moments : moments_) moments.resize(size);
-  }
-  ranges_.resize(size);
+void FieldMoments::hold(std::span<const int32_t> groups) {
+  std::vector<int32_t> all;
+  std::ranges::set_union(groups_, groups, std::back_inserter(all));
+  if (all.size() == groups_.size()) return;
+  const auto width = static_cast<std::ptrdiff_t>(components_);
+  const auto spread = [&](auto& counted) {
+    std::remove_reference_t<decltype(counted)> wider(all.size() * static_cast<size_t>(components_));
+    for (size_t g = 0, at = 0; g < groups_.size(); ++g, ++at) {
+      while (all[at] != groups_[g]) ++at;
+      std::copy_n(counted.begin() + static_cast<std::ptrdiff_t>(g) * width, width,
+                  wider.begin() + static_cast<std::ptrdiff_t>(at) * width);
+    }
+    counted = std::move(wider);
+  };
+  if (has_moments())
+    for (std::vector<Moments>& moments : moments_) spread(moments);
+  spread(ranges_);
+  groups_ = std::move(all);
 }
 
 Moments& FieldMoments::at(Quantity quantity, int64_t group, int component) {
@@ -58,28 +71,41 @@ Moments& FieldMoments::at(Quantity quantity, int64_t group, int component) {
 }
 
 const Moments& FieldMoments::at(Quantity quantity, int64_t group, int component) const {
-  check_internal(has_moments() && group >= 0 && group < groups_, "moments of a group that exists");
-  return moments(quantity)[static_cast<size_t>(group * components_ + component)];
+  const auto place = std::ranges::lower_bound(groups_, group);
+  check_internal(has_moments() && place != groups_.end() && *place == group,
+                 "moments of a group that is held");
+  return moments(quantity)[static_cast<size_t>((place - groups_.begin()) * components_ + component)];
 }
 
-void FieldMoments::grow_to_hold(std::span<const int32_t> group_of_row) {
-  if (group_of_row.empty()) return;
-  grow(int64_t{*std::max_element(group_of_row.begin(), group_of_row.end())} + 1);
+std::vector<int32_t> FieldMoments::places_of(std::span<const int32_t> group_of_row) {
+  if (group_of_row.empty()) return {};
+  std::vector<int32_t> place(static_cast<size_t>(std::ranges::max(group_of_row)) + 1, 0);
+  for (const int32_t group : group_of_row) place[static_cast<size_t>(group)] = 1;
+  std::vector<int32_t> groups;
+  for (size_t group = 0; group < place.size(); ++group)
+    if (place[group] > 0) groups.push_back(static_cast<int32_t>(group));
+  hold(groups);
+  for (size_t i = 0; i < groups_.size() && groups_[i] <= groups.back(); ++i)
+    place[static_cast<size_t>(groups_[i])] = static_cast<int32_t>(i);
+  std::vector<int32_t> places;
+  places.reserve(group_of_row.size());
+  for (const int32_t group : group_of_row) places.push_back(place[static_cast<size_t>(group)]);
+  return places;
 }
 
 template <class T>
-void FieldMoments::add_ranges(std::span<const T> values, std::span<const int32_t> group_of_row) {
-  const size_t frame_size = group_of_row.size() * static_cast<size_t>(components_);
+void FieldMoments::add_ranges(std::span<const T> values, std::span<const int32_t> place_of_row) {
+  const size_t frame_size = place_of_row.size() * static_cast<size_t>(components_);
   for (size_t at = 0; at + frame_size <= values.size() && frame_size > 0; at += frame_size) {
-    for_each_number(group_of_row, static_cast<size_t>(components_), [&](int64_t i, size_t slot) {
+    for_each_number(place_of_row, static_cast<size_t>(components_), [&](int64_t i, size_t slot) {
       ranges_[slot].add(static_cast<double>(values[at + static_cast<size_t>(i)]));
     });
   }
 }
 
 void FieldMoments::add_moments(Quantity quantity, std::span<const float> values,
-                               std::span<const int32_t> group_of_row, int64_t frames) {
-  const int64_t frame_size = static_cast<int64_t>(group_of_row.size()) * components_;
+                               std::span<const int32_t> place_of_row, int64_t frames) {
+  const int64_t frame_size = static_cast<int64_t>(place_of_row.size()) * components_;
   const auto components = static_cast<size_t>(components_);
   std::vector<Moments>& totals = moments(quantity);
   std::vector<Moments> of_frame;
@@ -89,12 +115,12 @@ void FieldMoments::add_moments(Quantity quantity, std::span<const float> values,
     // Two passes over a frame that lies in cache: no division a number, and no cancellation.
     const float* frame = values.data() + t * frame_size;
     of_frame.assign(totals.size(), {});
-    for_each_number(group_of_row, components, [&](int64_t i, size_t slot) {
+    for_each_number(place_of_row, components, [&](int64_t i, size_t slot) {
       of_frame[slot].mean += quantity_of(quantity, frame + i, frame_size);
       of_frame[slot].count += 1;
     });
     for (Moments& m : of_frame) m.mean = m.count > 0 ? m.mean / m.count : 0.0;
-    for_each_number(group_of_row, components, [&](int64_t i, size_t slot) {
+    for_each_number(place_of_row, components, [&](int64_t i, size_t slot) {
       const double delta = quantity_of(quantity, frame + i, frame_size) - of_frame[slot].mean;
       of_frame[slot].m2 += delta * delta;
     });
@@ -104,21 +130,17 @@ void FieldMoments::add_moments(Quantity quantity, std::span<const float> values,
 
 void FieldMoments::add(std::span<const float> values, std::span<const int32_t> group_of_row, int64_t frames) {
   check_internal(has_moments(), "floats for a field of floats");
-  grow_to_hold(group_of_row);
-  add_ranges(values, group_of_row);
-  for (int q = 0; q < kQuantities; ++q) {
-    add_moments(static_cast<Quantity>(q), values, group_of_row, frames);
-  }
+  const std::vector<int32_t> places = places_of(group_of_row);
+  add_ranges(values, places);
+  for (int q = 0; q < kQuantities; ++q) add_moments(static_cast<Quantity>(q), values, places, frames);
 }
 
 void FieldMoments::add(std::span<const int32_t> values, std::span<const int32_t> group_of_row, int64_t) {
-  grow_to_hold(group_of_row);
-  add_ranges(values, group_of_row);
+  add_ranges(values, places_of(group_of_row));
 }
 
 void FieldMoments::add(std::span<const int64_t> values, std::span<const int32_t> group_of_row, int64_t) {
-  grow_to_hold(group_of_row);
-  add_ranges(values, group_of_row);
+  add_ranges(values, places_of(group_of_row));
 }
 
 void DataStatistics::count_nodes(std::span<const int32_t> node_type, int64_t frames) {
@@ -131,7 +153,8 @@ void DataStatistics::count_nodes(std::span<const int32_t> node_type, int64_t fra
 
 std::vector<Moments> edge_moments(std::span<const float> positions, int dim, const MeshEdges& edges) {
   const auto width = static_cast<size_t>(dim);
-  std::vector<Moments> moments(width + 1);
+  std::vector<Moments> moments(edge_columns(dim));
+  if (dim == 0) return moments;
   for (size_t e = 0; e < edges.senders.size(); ++e) {
     double square = 0;
     for (size_t d = 0; d < width; ++d) {

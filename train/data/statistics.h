@@ -29,20 +29,21 @@ struct ValueRange {
 };
 
 /// What is counted of one field. Rows are counted in groups: nodes by their type; edges, cells and graphs all
-/// in group 0.
+/// in group 0. Only groups that were counted or asked for take memory.
 class FieldMoments {
  public:
   explicit FieldMoments(int components = 0, DType dtype = DType::f32)
       : components_(components), dtype_(dtype) {}
 
   int components() const { return components_; }
-  int64_t groups() const { return groups_; }
-  /// More groups, in which nothing is counted; fewer than there are change nothing.
-  void grow(int64_t groups);
+  /// The groups that are held, ascending.
+  const std::vector<int32_t>& groups() const { return groups_; }
+  /// Holds these groups too, ascending, with nothing counted where they are new.
+  void hold(std::span<const int32_t> groups);
 
   /// Of floats alone; a field of integers has ranges and no moments.
   bool has_moments() const { return is_floating(dtype_); }
-  /// Throws InternalError when the group does not exist.
+  /// Throws InternalError when the group is not held.
   Moments& at(Quantity quantity, int64_t group, int component);
   const Moments& at(Quantity quantity, int64_t group, int component) const;
   /// [groups, components] of one quantity.
@@ -55,21 +56,22 @@ class FieldMoments {
   const std::vector<ValueRange>& ranges() const { return ranges_; }
 
   /// Adds a trajectory: `values` [frames, rows, components], `group_of_row` [rows], each at least 0. Groups
-  /// grow as needed. Integers add to ranges alone; floats must not be added to a field of integers.
+  /// are held as needed. Integers add to ranges alone; floats must not be added to a field of integers.
   void add(std::span<const float> values, std::span<const int32_t> group_of_row, int64_t frames);
   void add(std::span<const int32_t> values, std::span<const int32_t> group_of_row, int64_t frames);
   void add(std::span<const int64_t> values, std::span<const int32_t> group_of_row, int64_t frames);
 
  private:
-  void grow_to_hold(std::span<const int32_t> group_of_row);
+  /// Holds the groups of the rows; for each row the place of its group.
+  std::vector<int32_t> places_of(std::span<const int32_t> group_of_row);
   template <class T>
-  void add_ranges(std::span<const T> values, std::span<const int32_t> group_of_row);
-  void add_moments(Quantity quantity, std::span<const float> values, std::span<const int32_t> group_of_row,
+  void add_ranges(std::span<const T> values, std::span<const int32_t> place_of_row);
+  void add_moments(Quantity quantity, std::span<const float> values, std::span<const int32_t> place_of_row,
                    int64_t frames);
 
   int components_;
   DType dtype_;
-  int64_t groups_ = 0;
+  std::vector<int32_t> groups_;
   std::array<std::vector<Moments>, kQuantities> moments_;
   std::vector<ValueRange> ranges_;
 };
@@ -78,11 +80,14 @@ class FieldMoments {
 struct DataStatistics {
   std::vector<double> node_type_counts;  ///< (frame, node) pairs of each type
   std::vector<FieldMoments> fields;      ///< in the order of the file's fields
-  std::vector<Moments> edges;            ///< [dim + 1]: relative position, then its norm
+  std::vector<Moments> edges;            ///< [edge_columns(dim)]: relative position, then its norm
 
   /// Adds a trajectory's nodes to node_type_counts, which grow as needed.
   void count_nodes(std::span<const int32_t> node_type, int64_t frames);
 };
+
+/// Of the features of an edge between positions in `dim` dimensions; none where there are no positions.
+constexpr size_t edge_columns(int dim) { return dim == 0 ? 0 : static_cast<size_t>(dim) + 1; }
 
 /// Of the relative positions (sender minus receiver) of all edges, one a dimension, and of their lengths.
 std::vector<Moments> edge_moments(std::span<const float> positions, int dim, const MeshEdges& edges);

@@ -48,16 +48,6 @@ bool is_coarse_axis(const Range& range, double edge) {
          std::max(std::abs(range.min), std::abs(range.max)) > 4 * range.width();
 }
 
-std::vector<float> less(std::span<const float> values, std::span<const double> wide, const double* offset,
-                        size_t components) {
-  std::vector<float> result(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double value = wide.empty() ? static_cast<double>(values[i]) : wide[i];
-    result[i] = static_cast<float>(value - offset[i % components]);
-  }
-  return result;
-}
-
 }  // namespace
 
 bool is_coarse_in_f32(std::span<const double> values, int components) {
@@ -76,41 +66,34 @@ bool are_coarse_positions(std::span<const double> positions, int dim) {
   return false;
 }
 
-std::vector<double> offset_for(const RawField& field) {
-  const auto components = static_cast<size_t>(field.components);
-  std::vector<double> offset(components, 0.0);
-  for (size_t c = 0; c < components; ++c) {
-    const Range range = range_of(std::span(field.wide), components, c);
+std::vector<double> offset_for(std::span<const double> wide, int components) {
+  std::vector<double> offset(static_cast<size_t>(components), 0.0);
+  for (size_t c = 0; c < offset.size(); ++c) {
+    const Range range = range_of(wide, offset.size(), c);
     if (range.width() > 0 && is_coarse(range)) offset[c] = range.round_middle();
   }
   const bool none = std::ranges::all_of(offset, [](double o) { return o == 0; });
   return none ? std::vector<double>{} : offset;
 }
 
-std::array<double, 3> origin_for(const RawTrajectory& t) {
+std::array<double, 3> origin_for(std::span<const double> wide, int dim) {
   std::array<double, 3> origin{};
-  const auto dim = static_cast<size_t>(t.dim);
-  const std::span<const double> wide(t.wide_positions);
   if (wide.empty()) return origin;
-  const double edge = typical_edge(wide, dim);
-  for (size_t d = 0; d < dim; ++d) {
-    const Range range = range_of(wide, dim, d);
+  const auto width = static_cast<size_t>(dim);
+  const double edge = typical_edge(wide, width);
+  for (size_t d = 0; d < width; ++d) {
+    const Range range = range_of(wide, width, d);
     if (is_coarse_axis(range, edge)) origin[d] = range.width() > 0 ? range.round_middle() : range.min;
   }
   return origin;
 }
 
-void subtract_offset(RawField& field, const std::vector<double>& offset) {
-  auto* values = std::get_if<std::vector<float>>(&field.values);
-  if (values != nullptr && !offset.empty()) *values = less(*values, field.wide, offset.data(), offset.size());
-  field.wide.clear();
-}
-
-void subtract_origin(RawTrajectory& t, const std::array<double, 3>& origin) {
-  if (origin != std::array<double, 3>{}) {
-    t.positions = less(t.positions, t.wide_positions, origin.data(), static_cast<size_t>(t.dim));
+void subtract_offset(std::vector<float>& values, std::span<const double> wide,
+                     std::span<const double> offset) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double value = wide.empty() ? static_cast<double>(values[i]) : wide[i];
+    values[i] = static_cast<float>(value - offset[i % offset.size()]);
   }
-  t.wide_positions.clear();
 }
 
 std::optional<std::string> coarse_steps(std::span<const float> values, std::span<const double> wide,

@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <meshgrad/train/convert/sources/trajectory_source.h>
-
 namespace meshgrad {
 
 /// Whether float32 rounds a component of `values` [rows, components] to steps above 1e-5 of its range. A
@@ -18,16 +16,16 @@ bool is_coarse_in_f32(std::span<const double> values, int components);
 /// nodes), where they are also more than four extents from 0.
 bool are_coarse_positions(std::span<const double> positions, int dim);
 
-/// What to subtract from each component of an f32 field whose `wide` numbers are coarse: a round number near
-/// the middle of its range, 0 where that does not help. Empty: nothing to subtract.
-std::vector<double> offset_for(const RawField& field);
-/// Likewise for the positions of a trajectory.
-std::array<double, 3> origin_for(const RawTrajectory& trajectory);
+/// What to subtract from each component of coarse numbers, [rows, components]: a round number near the middle
+/// of its range, 0 where that does not help. Empty: nothing to subtract.
+std::vector<double> offset_for(std::span<const double> wide, int components);
+/// Likewise for positions [nodes, dim].
+std::array<double, 3> origin_for(std::span<const double> wide_positions, int dim);
 
-/// Sets the field's f32 values to its numbers less `offset`, in f64 before they are rounded; drops `wide`.
-void subtract_offset(RawField& field, const std::vector<double>& offset);
-/// Likewise for positions.
-void subtract_origin(RawTrajectory& trajectory, const std::array<double, 3>& origin);
+/// Sets f32 values to their numbers (`wide`, or the values where that is empty) less an offset of each
+/// component, in f64 before they are rounded.
+void subtract_offset(std::vector<float>& values, std::span<const double> wide,
+                     std::span<const double> offset);
 
 /// What float32 loses of numbers (`wide`, or `values` where that is empty) less an offset, which may be
 /// empty: "steps of 1 in a range of 3", for a warning. Nothing where steps are small: below 1e-5 of the range

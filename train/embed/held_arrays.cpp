@@ -9,10 +9,7 @@ namespace meshgrad {
 std::vector<double> far_origin(const Numbers& positions, int dim) {
   const std::span<const double> wide = positions.doubles();
   if (wide.empty() || !are_coarse_positions(wide, dim)) return {};
-  RawTrajectory raw;
-  raw.dim = dim;
-  raw.wide_positions.assign(wide.begin(), wide.end());
-  const std::array<double, 3> origin = origin_for(raw);
+  const std::array<double, 3> origin = origin_for(wide, dim);
   return {origin.begin(), origin.begin() + dim};
 }
 

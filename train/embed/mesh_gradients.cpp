@@ -47,11 +47,11 @@ void visit_displacements(const MeshView& mesh, const Displacements& of, const No
 }
 
 /// Likewise, to the field data.world_position.
-void add_current_positions(const MeshInputs& inputs, const MeshView& mesh, const Displacements& of,
+void add_current_positions(const FieldSelection& fields, const MeshView& mesh, const Displacements& of,
                            const Normalizer& normalizer, std::span<const double> rows,
                            MeshGradients& gradients) {
-  const int64_t column = inputs.world_position()->target_column;
-  const auto outputs = static_cast<size_t>(inputs.outputs());
+  const int64_t column = fields.world_position->target_column;
+  const auto outputs = static_cast<size_t>(fields.outputs);
   visit_displacements(mesh, of, normalizer, rows, [&](size_t node, size_t axis, double gradient) {
     double& to = column < 0 ? gradients.world[node * of.dim + axis]
                             : gradients.current[node * outputs + static_cast<size_t>(column) + axis];
@@ -66,35 +66,34 @@ std::span<double> MeshGradients::frame(int64_t before) {
   return std::span(previous).subspan(static_cast<size_t>(before - 1) * current.size(), current.size());
 }
 
-MeshGradients zero_gradients(const MeshInputs& inputs, const MeshView& mesh, Advance advance) {
+MeshGradients zero_gradients(const FieldSelection& fields, const MeshView& mesh) {
   const auto nodes = static_cast<size_t>(mesh.nodes);
-  const size_t values = nodes * static_cast<size_t>(inputs.outputs());
+  const size_t values = nodes * static_cast<size_t>(fields.outputs);
   MeshGradients zero;
   zero.current.resize(values);
-  zero.previous.resize(advance == Advance::replace ? 0
-                                                   : static_cast<size_t>(inputs.earlier_frames()) * values);
-  for (const MeshInputs::Input& input : inputs.inputs()) {
+  zero.previous.resize(static_cast<size_t>(fields.earlier_frames()) * values);
+  for (const FieldSelection::Input& input : fields.inputs) {
     const size_t rows = input.target_column >= 0 ? 0 : input.field.on == FieldOn::node ? nodes : 1;
     zero.fields.emplace_back(rows * static_cast<size_t>(input.field.components));
   }
   zero.positions.resize(nodes * static_cast<size_t>(mesh.dim));
-  if (const auto& world = inputs.world_position(); world && world->target_column < 0)
+  if (const auto& world = fields.world_position; world && world->target_column < 0)
     zero.world.resize(nodes * static_cast<size_t>(world->field.components));
-  for (const MeshInputs::Input& known : inputs.known_changes())
+  for (const FieldSelection::Input& known : fields.known_changes)
     zero.next.emplace_back(nodes * static_cast<size_t>(known.field.components));
   return zero;
 }
 
-void set_next_known(const MeshInputs& inputs, const MeshView& mesh, MeshGradients& gradients) {
-  const auto outputs = static_cast<size_t>(inputs.outputs());
-  for (size_t k = 0; k < inputs.known_changes().size(); ++k) {
-    const MeshInputs::Input& known = inputs.known_changes()[k];
+void set_next_known(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients) {
+  const auto outputs = static_cast<size_t>(fields.outputs);
+  for (size_t k = 0; k < fields.known_changes.size(); ++k) {
+    const FieldSelection::Input& known = fields.known_changes[k];
     std::vector<double>& next = gradients.next[k];
     std::ranges::fill(next, 0.0);
     if (known.target_column < 0) continue;
     const auto components = static_cast<size_t>(known.field.components);
     for (size_t i = 0; i < mesh.node_type.size(); ++i) {
-      if (!inputs.is_kinematic(mesh.node_type[i])) continue;
+      if (!fields.is_kinematic(mesh.node_type[i])) continue;
       for (size_t c = 0; c < components; ++c) {
         const size_t at = i * outputs + static_cast<size_t>(known.target_column) + c;
         next[i * components + c] = std::exchange(gradients.current[at], 0.0);
@@ -103,32 +102,26 @@ void set_next_known(const MeshInputs& inputs, const MeshView& mesh, MeshGradient
   }
 }
 
-void prediction_gradients(const MeshInputs& inputs, const MeshView& mesh, const Normalizer& targets,
+void prediction_gradients(const FieldSelection& fields, const MeshView& mesh, const Normalizer& targets,
                           const MeshGradients& after, std::span<double> rows) {
-  const auto width = static_cast<size_t>(inputs.outputs());
+  const auto width = static_cast<size_t>(fields.outputs);
   for (size_t i = 0; i < rows.size(); ++i) {
-    const bool predicted = inputs.is_predicted(mesh.node_type[i / width]);
+    const bool predicted = fields.is_predicted(mesh.node_type[i / width]);
     rows[i] = predicted ? after.current[i] * targets.standard_deviation(i % width) : 0.0;
   }
 }
 
-void step_back(const MeshInputs& inputs, const MeshView& mesh, Advance advance, MeshGradients& gradients) {
-  if (advance == Advance::replace) {
-    const auto width = static_cast<size_t>(inputs.outputs());
-    for (size_t i = 0; i < gradients.current.size(); ++i)
-      if (inputs.is_predicted(mesh.node_type[i / width])) gradients.current[i] = 0.0;
-    return;
-  }
+void step_back(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients) {
   // The frames before are handed on: the current one becomes the latest of them, the oldest is dropped.
-  const auto width = static_cast<size_t>(inputs.outputs());
+  const auto width = static_cast<size_t>(fields.outputs);
   const size_t values = gradients.current.size(),
                frames = gradients.previous.size() / std::max<size_t>(values, 1);
   for (size_t i = 0; i < values; ++i) {
-    const bool predicted = inputs.is_predicted(mesh.node_type[i / width]);
-    const bool value = inputs.value_columns()[i % width] != 0;
+    const bool predicted = fields.is_predicted(mesh.node_type[i / width]);
+    const bool value = fields.value_columns[i % width] != 0;
     const double after = gradients.current[i];
     double by_current = predicted && value ? 0.0 : after, by_previous = 0.0;
-    if (predicted && !value && advance == Advance::second_change) {
+    if (predicted && !value && fields.second_change()) {
       by_current = 2.0 * after;
       by_previous = -after;
     }
@@ -142,10 +135,10 @@ void step_back(const MeshInputs& inputs, const MeshView& mesh, Advance advance, 
   }
 }
 
-void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const Normalizer& nodes,
+void add_node_gradients(const FieldSelection& fields, const MeshView& mesh, const Normalizer& nodes,
                         std::span<const double> rows, MeshGradients& gradients) {
-  const auto width = static_cast<size_t>(inputs.node_inputs());
-  const auto outputs = static_cast<size_t>(inputs.outputs());
+  const auto width = static_cast<size_t>(fields.node_inputs);
+  const auto outputs = static_cast<size_t>(fields.outputs);
   const size_t count = mesh.node_type.size();
   size_t column = 0;
   // Calls add(node, component, gradient) for the columns of one input.
@@ -155,8 +148,8 @@ void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const No
       for (size_t i = 0; i < count; ++i) add(i, c, rows[i * width + column] * scale);
     }
   };
-  for (size_t k = 0; k < inputs.inputs().size(); ++k) {
-    const MeshInputs::Input& input = inputs.inputs()[k];
+  for (size_t k = 0; k < fields.inputs.size(); ++k) {
+    const FieldSelection::Input& input = fields.inputs[k];
     const int components = input.field.components;
     if (input.target_column < 0) {
       const size_t stride = input.field.on == FieldOn::node ? static_cast<size_t>(components) : 0;
@@ -164,8 +157,8 @@ void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const No
       continue;
     }
     const auto first = static_cast<size_t>(input.target_column);
-    const bool second = inputs.changes_alone(input);
-    for (int64_t age = 0; age < inputs.config().history; ++age) {
+    const bool second = fields.changes_only(input);
+    for (int64_t age = 0; age < fields.config.history; ++age) {
       const bool value = age == 0 && !second;
       const int64_t later = second ? age : std::max<int64_t>(age - 1, 0);
       const std::span<double> to = gradients.frame(later);
@@ -176,11 +169,11 @@ void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const No
       });
     }
   }
-  for (size_t k = 0; k < inputs.known_changes().size(); ++k) {
-    const MeshInputs::Input& known = inputs.known_changes()[k];
+  for (size_t k = 0; k < fields.known_changes.size(); ++k) {
+    const FieldSelection::Input& known = fields.known_changes[k];
     const auto components = static_cast<size_t>(known.field.components);
     visit(known.field.components, [&](size_t i, size_t c, double g) {
-      if (!inputs.is_kinematic(mesh.node_type[i])) return;
+      if (!fields.is_kinematic(mesh.node_type[i])) return;
       gradients.next[k][i * components + c] += g;
       double& now = known.target_column < 0
                         ? gradients.world[i * components + c]
@@ -190,13 +183,13 @@ void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const No
   }
 }
 
-void add_edge_gradients(const MeshInputs& inputs, const MeshView& mesh, std::span<const float> current,
+void add_edge_gradients(const FieldSelection& fields, const MeshView& mesh, std::span<const float> current,
                         const Normalizer& edges, std::span<const double> rows, MeshGradients& gradients) {
-  Displacements of{.width = static_cast<size_t>(inputs.edge_inputs())};
-  if (inputs.world_position()) {
+  Displacements of{.width = edges.width()};
+  if (fields.world_position) {
     of.positions = current;
-    of.dim = static_cast<size_t>(inputs.world_position()->field.components);
-    add_current_positions(inputs, mesh, of, edges, rows, gradients);
+    of.dim = static_cast<size_t>(fields.world_position->field.components);
+    add_current_positions(fields, mesh, of, edges, rows, gradients);
     of.column = of.dim + 1;
   }
   of.positions = mesh.positions;
@@ -206,10 +199,10 @@ void add_edge_gradients(const MeshInputs& inputs, const MeshView& mesh, std::spa
   });
 }
 
-void add_world_gradients(const MeshInputs& inputs, const MeshView& world, std::span<const float> current,
+void add_world_gradients(const FieldSelection& fields, const MeshView& world, std::span<const float> current,
                          const Normalizer& edges, std::span<const double> rows, MeshGradients& gradients) {
-  const auto width = static_cast<size_t>(inputs.world_inputs());
-  add_current_positions(inputs, world, {current, width - 1, 0, width}, edges, rows, gradients);
+  const size_t width = edges.width();
+  add_current_positions(fields, world, {current, width - 1, 0, width}, edges, rows, gradients);
 }
 
 }  // namespace meshgrad

@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of a scalar with respect to what a model reads of a mesh: the transposes of what MeshInputs and
-// the tasks compute on the host. In f64, physical units.
+// Gradients of a scalar with respect to what a model reads of a mesh: the transposes of what mesh_inputs.h
+// and MeshTask compute on the host. In f64, physical units.
 #pragma once
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/learn/task/field_selection.h>
 
 #include <span>
 #include <vector>
 
 namespace meshgrad {
-
-/// How a prediction becomes the next state.
-enum class Advance : uint8_t {
-  change,         ///< current + prediction
-  second_change,  ///< 2 current - previous + prediction
-  replace         ///< prediction: steady fields; data.value_targets are replaced whatever others are
-};
 
 /// Of one mesh.
 struct MeshGradients {
@@ -31,24 +25,24 @@ struct MeshGradients {
   std::span<double> frame(int64_t before);
 };
 
-MeshGradients zero_gradients(const MeshInputs& inputs, const MeshView& mesh, Advance advance);
+MeshGradients zero_gradients(const FieldSelection& fields, const MeshView& mesh);
 
 /// From the state in which nodes of data.kinematic_types have their known values: these leave it for `next`.
-void set_next_known(const MeshInputs& inputs, const MeshView& mesh, MeshGradients& gradients);
+void set_next_known(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients);
 /// Of the normalised prediction, [nodes, outputs], from those of the state behind the step.
-void prediction_gradients(const MeshInputs& inputs, const MeshView& mesh, const Normalizer& targets,
+void prediction_gradients(const FieldSelection& fields, const MeshView& mesh, const Normalizer& targets,
                           const MeshGradients& after, std::span<double> rows);
 /// From the state behind a step to the state before it, without the part that passes through the model.
-void step_back(const MeshInputs& inputs, const MeshView& mesh, Advance advance, MeshGradients& gradients);
+void step_back(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients);
 /// The part that does: adds gradients of normalised node features, [nodes, node_inputs], of normalised edge
 /// features, [edges, edge_inputs], and of those of world edges, [edges, world_inputs], to those of fields and
-/// positions. `current`: MeshInputs::current_positions of the step, empty for meshes that do not move. An
+/// positions. `current`: FieldSelection::current_positions of the step, empty for meshes that do not move. An
 /// edge of length 0 has no direction; its length counts as constant.
-void add_node_gradients(const MeshInputs& inputs, const MeshView& mesh, const Normalizer& nodes,
+void add_node_gradients(const FieldSelection& fields, const MeshView& mesh, const Normalizer& nodes,
                         std::span<const double> rows, MeshGradients& gradients);
-void add_edge_gradients(const MeshInputs& inputs, const MeshView& mesh, std::span<const float> current,
+void add_edge_gradients(const FieldSelection& fields, const MeshView& mesh, std::span<const float> current,
                         const Normalizer& edges, std::span<const double> rows, MeshGradients& gradients);
-void add_world_gradients(const MeshInputs& inputs, const MeshView& world, std::span<const float> current,
+void add_world_gradients(const FieldSelection& fields, const MeshView& world, std::span<const float> current,
                          const Normalizer& edges, std::span<const double> rows, MeshGradients& gradients);
 
 }  // namespace meshgrad

@@ -54,11 +54,11 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();
   load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
-  for (const MeshInputs::Input& input : task.inputs().inputs()) inputs.push_back(input.field);
-  const auto& world = task.inputs().world_position();
-  if (world && std::ranges::find(inputs, world->field.name, &FieldInfo::name) == inputs.end())
-    inputs.push_back(world->field);
-  targets = task.inputs().targets();
+  for (const FieldSelection::Input& input : fields().inputs) inputs.push_back(input.field);
+  const auto& position = fields().world_position;
+  if (position && std::ranges::find(inputs, position->field.name, &FieldInfo::name) == inputs.end())
+    inputs.push_back(position->field);
+  targets = fields().targets;
 }
 
 std::vector<double> MeshPredictor::Loaded::offset_of(const std::string& field) const {
@@ -85,7 +85,7 @@ std::optional<std::pair<size_t, size_t>> MeshPredictor::Loaded::target_at(std::s
 
 std::pair<size_t, size_t> MeshPredictor::Loaded::known_target(std::string_view name) const {
   if (const auto at = target_at(name)) return *at;
-  throw invalid_argument("MeshPredictor: field", "one that is predicted: " + task.inputs().target_names(),
+  throw invalid_argument("MeshPredictor: field", "one that is predicted: " + fields().target_names(),
                          fmt::format("\"{}\"", name), "name one of them");
 }
 
@@ -104,12 +104,12 @@ void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, in
   const FieldInfo& field = targets[index];
   check_size(field, values.size(), mesh);
   const MeshView& view = data->meshes[static_cast<size_t>(mesh)].view;
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   const auto offset = trained.offsets.find(field.name);
   const bool moved = offset != trained.offsets.end();
   for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
-    if (boundary && task.inputs().is_predicted(view.node_type[i])) continue;
+    if (boundary && fields().is_predicted(view.node_type[i])) continue;
     for (size_t c = 0; c < components; ++c) {
       const double value = values[i * components + c];
       to[i * width + column + c] = static_cast<float>(moved ? value - offset->second[c] : value);
@@ -139,10 +139,9 @@ size_t MeshPredictor::Loaded::known_change(std::string_view call, std::string_vi
 
 int64_t MeshPredictor::Loaded::frames_before(size_t target) const {
   const std::string& name = targets[target].name;
-  const bool second = task.inputs().predicted_quantity(name) == Quantity::second_change;
-  const auto input =
-      std::ranges::find(task.inputs().inputs(), name, [](const auto& one) { return one.field.name; });
-  if (input == task.inputs().inputs().end()) return second ? 1 : 0;
+  const bool second = fields().predicted_quantity(name) == Quantity::second_change;
+  const auto input = std::ranges::find(fields().inputs, name, [](const auto& one) { return one.field.name; });
+  if (input == fields().inputs.end()) return second ? 1 : 0;
   return config.data.history - (second ? 0 : 1);
 }
 
@@ -155,7 +154,7 @@ void MeshPredictor::Loaded::check_all_set() const {
     for (size_t i = 0; i < data->fields.size(); ++i) {
       const std::string& name = data->fields[i].name;
       if (const auto target = target_at(name)) {
-        if (steady()) continue;
+        if (!fields().over_time) continue;
         if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
         for (size_t age = 0; std::cmp_less(age, frames_before(target->first)); ++age) {
           if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
@@ -206,13 +205,8 @@ void MeshPredictor::Loaded::step() {
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& view = data->meshes[i].view;
     const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
-    FieldState& state = meshes[i].state;
-    if (const auto* dynamics = task.as<MeshDynamics>()) {
-      dynamics->advance_in_place(view, rows, normalizers, scratch, state);
-      move_kinematic(i);
-    } else {
-      task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
-    }
+    task.mesh().advance(view, rows, normalizers, scratch, meshes[i].state);
+    move_kinematic(i);
   }
   if (step) recorded.emplace_back(std::move(*step));
 }
@@ -237,13 +231,13 @@ const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().t
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
   Held held{.data = empty_data(trained, config)};
   held.data->splits.front().count = std::ssize(arrays);
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].in_parts != arrays.front().in_parts) {
       throw invalid_argument("MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
                              "both", "give ghost nodes with each mesh, or with none");
     }
-    if (arrays[i].in_parts && task.inputs().has_world_edges()) {
+    if (arrays[i].in_parts && world().any()) {
       throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",
                              "meshes in parts", "set the whole mesh, on one process");
     }
@@ -252,13 +246,12 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     HeldMesh mesh(runtime, *held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;
     const auto values = static_cast<size_t>(view.nodes) * width;
-    held.data->trajectories.push_back(
-        {.mesh = static_cast<int64_t>(i),
-         .frames = known_changes().empty() ? 1 : 2,
-         .fields = std::vector<std::span<const float>>(held.data->fields.size())});
+    held.data->trajectories.push_back({.mesh = static_cast<int64_t>(i),
+                                       .frames = known_changes().empty() ? 1 : 2,
+                                       .fields = std::vector<FieldData>(held.data->fields.size())});
     const auto frames_before = static_cast<size_t>(earlier());
     std::vector<std::vector<float>> next;
-    for (const MeshInputs::Input& known : known_changes())
+    for (const FieldSelection::Input& known : known_changes())
       next.emplace_back(static_cast<size_t>(2 * view.nodes * known.field.components));
     held.meshes.push_back({.mesh = std::move(mesh),
                            .state = {std::vector<float>(values), std::vector<float>(frames_before * values)},
@@ -287,7 +280,8 @@ void MeshPredictor::Loaded::use(Held held) {
   in_parts = nullptr;
   room = {.nodes = held.all.nodes,
           .edges = held.all.edges,
-          .world_edges = world_room(config.data, held.all.nodes)};
+          .world_edges = world_room(config.data, held.all.nodes),
+          .graphs = std::ssize(data->meshes)};
   write_union(held.given.empty());
   if (!held.given.empty()) make_parts(std::move(held.given));
   meshes = std::move(held.meshes);
@@ -300,17 +294,18 @@ void MeshPredictor::Loaded::write_union(bool whole) {
   batch = written = {};
   host = device = nullptr;
   BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);
-  if (searches()) task.inputs().add_world_search(layout);
+  if (searches()) world().add_to(layout);
   const StoragePtr memory = batch_memory_to_write(runtime, layout.bytes());
   written = layout.batch(memory);
   for (size_t i = 0; i < data->meshes.size(); ++i)
-    append_to_union(written.graph.edge_sets.front().graph, data->meshes[i].view, before[i]);
+    append_to_union(written.graph.edges(kMeshEdges).graph, data->meshes[i].view, before[i]);
+  std::vector<int64_t> nodes;
+  for (const MemoryMesh& mesh : data->meshes) nodes.push_back(mesh.view.nodes);
+  write_graph_starts(written.graph, nodes);
   if (!whole) return;
   device = device_memory(layout.bytes(), memory);
   host = memory;
   batch = layout.batch(device);
-  for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
-  batch.graph.graph_offsets.push_back(room.nodes);
 }
 
 StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes, const StoragePtr& on_host) const {
@@ -328,7 +323,7 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
   in_parts = std::make_unique<PredictedParts>(PredictedParts{
       .parts = MeshParts(runtime, std::move(given), ranks), .meshes = views, .ghosts = std::move(ghosts)});
   const Part& part = in_parts->parts.part(views, written.graph, ranks.rank());
-  BatchLayout layout(task.sizes(), {part.owned, part.edge_sets.front().edges(), part.ghosts()},
+  BatchLayout layout(task.sizes(), {part.owned, part.edges(kMeshEdges).edges(), part.ghosts()},
                      config.precision, BatchLayout::Sizes::exact);
   layout.set_halo(in_parts->parts.halo(views, written.graph));
   host = batch_memory_to_write(runtime, layout.bytes());
@@ -339,7 +334,7 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
 }
 
 void MeshPredictor::Loaded::fill_ghosts() {
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; in_parts && i < meshes.size(); ++i)
     in_parts->ghosts[i].fill(ranks, std::span(meshes[i].state.current), width);
 }
@@ -422,8 +417,9 @@ void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t 
 void MeshPredictor::predict(int64_t steps) {
   Loaded& s = loaded();
   s.mesh_at(0);
-  if (steps < 1 || (steps > 1 && s.steady())) {
-    throw invalid_argument("MeshPredictor: steps", s.steady() ? "1: fields without time" : "1 or more",
+  const bool steady = !s.fields().over_time;
+  if (steps < 1 || (steps > 1 && steady)) {
+    throw invalid_argument("MeshPredictor: steps", steady ? "1: fields without time" : "1 or more",
                            fmt::format("{}", steps));
   }
   if (steps > 1 && !s.known_changes().empty()) {
@@ -458,7 +454,7 @@ void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int
   const auto [index, column] = s.known_target(name);
   const FieldInfo& field = targets()[index];
   s.check_size(field, values.size(), mesh);
-  const auto width = static_cast<size_t>(s.task.inputs().outputs());
+  const auto width = static_cast<size_t>(s.fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   const auto offset = s.trained.offsets.find(field.name);
   HostCopies copies(s.runtime);

@@ -136,7 +136,7 @@ MeshGradients& MeshPredictor::Loaded::gradients_of(int64_t mesh) {
 
 void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t column, const FieldInfo& field,
                                           const WritableNumbers& to) const {
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   const auto count = static_cast<size_t>(field.components);
   std::vector<double> values(to.size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = from[i / count * width + column + i % count];
@@ -150,9 +150,9 @@ void MeshPredictor::Loaded::walk_back() {
     const MeshView& view = data->meshes[i].view;
     mesh.of_steps.assign(steps_before + 1,
                          {.next = {}, .boundary = std::vector<std::vector<double>>(targets.size())});
-    mesh.gradients = zero_gradients(task.inputs(), view, advance());
+    mesh.gradients = zero_gradients(fields(), view);
     const int64_t nodes = in_parts ? in_parts->parts.owned(view) : view.nodes;
-    const auto values = static_cast<std::ptrdiff_t>(nodes * task.inputs().outputs());
+    const auto values = static_cast<std::ptrdiff_t>(nodes * fields().outputs);
     if (!mesh.given_gradient.empty())
       std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
   }
@@ -178,12 +178,12 @@ void MeshPredictor::Loaded::walk_back(const RecordedBoundary& boundary, size_t b
   const MeshView& mesh = data->meshes[boundary.mesh].view;
   const FieldInfo& field = targets[boundary.target];
   const size_t column = known_target(field.name).second;
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   std::vector<double>& current = meshes[boundary.mesh].gradients->current;
   std::vector<double> given(static_cast<size_t>(mesh.nodes) * components);
   for (size_t i = 0; i < given.size(); ++i) {
-    if (task.inputs().is_predicted(mesh.node_type[i / components])) continue;
+    if (fields().is_predicted(mesh.node_type[i / components])) continue;
     given[i] = std::exchange(current[i / components * width + column + i % components], 0.0);
   }
   std::vector<double>& kept = meshes[boundary.mesh].of_steps[before_step].boundary[boundary.target];
@@ -194,17 +194,17 @@ void MeshPredictor::Loaded::walk_back(const RecordedBoundary& boundary, size_t b
 std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& step) {
   std::vector<FieldState> states(meshes.size());
   if (!moves()) return states;
-  const MeshInputs::Input& world = *task.inputs().world_position();
-  const auto width = static_cast<size_t>(task.inputs().outputs());
-  const auto components = static_cast<size_t>(world.field.components);
-  const auto field = std::ranges::find(data->fields, world.field.name, &FieldInfo::name);
+  const FieldSelection::Input& position = *fields().world_position;
+  const auto width = static_cast<size_t>(fields().outputs);
+  const auto components = static_cast<size_t>(position.field.components);
+  const auto field = std::ranges::find(data->fields, position.field.name, &FieldInfo::name);
   for (size_t i = 0; i < meshes.size(); ++i) {
     const std::vector<float>& positions = step.positions[i];
-    if (world.target_column < 0) {
+    if (position.target_column < 0) {
       data->trajectories[i].fields[static_cast<size_t>(field - data->fields.begin())] = positions;
       continue;
     }
-    const auto column = static_cast<size_t>(world.target_column);
+    const auto column = static_cast<size_t>(position.target_column);
     states[i].current.resize(positions.size() / components * width);
     for (size_t j = 0; j < positions.size(); ++j)
       states[i].current[j / components * width + column + j % components] = positions[j];
@@ -213,8 +213,8 @@ std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& ste
 }
 
 std::vector<double> MeshPredictor::Loaded::seed_of_step() {
-  const MeshInputs& reads = task.inputs();
-  const auto outputs = static_cast<size_t>(reads.outputs());
+  const FieldSelection& reads = fields();
+  const auto outputs = static_cast<size_t>(reads.outputs);
   std::vector<double> seed(static_cast<size_t>(written.graph.nodes) * outputs);
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& mesh = data->meshes[i].view;
@@ -222,7 +222,7 @@ std::vector<double> MeshPredictor::Loaded::seed_of_step() {
     prediction_gradients(reads, mesh, normalizers.targets, *meshes[i].gradients,
                          std::span(seed).subspan(static_cast<size_t>(before[i].nodes) * outputs,
                                                  static_cast<size_t>(mesh.nodes) * outputs));
-    step_back(reads, mesh, advance(), *meshes[i].gradients);
+    step_back(reads, mesh, *meshes[i].gradients);
   }
   return seed;
 }
@@ -239,12 +239,12 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
 
 /// The part of a step's gradients that passes through the model.
 void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<double> seed) {
-  const MeshInputs& reads = task.inputs();
+  const FieldSelection& reads = fields();
   std::span<const int32_t> nodes_of_rows, edges_of_rows;
   if (in_parts) {
     nodes_of_rows = std::span(in_parts->part->nodes).first(static_cast<size_t>(in_parts->part->owned));
-    edges_of_rows = in_parts->part->edge_sets.front().rows;
-    seed = chosen_rows(seed, nodes_of_rows, static_cast<size_t>(reads.outputs()));
+    edges_of_rows = in_parts->part->edges(kMeshEdges).rows;
+    seed = chosen_rows(seed, nodes_of_rows, static_cast<size_t>(reads.outputs));
   }
   // The same on all ranks, as gradients cross their borders.
   const double wanted = in_parts ? smallest(ranks, scale_of(seed)) : scale_of(seed);
@@ -266,33 +266,34 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
   const auto part_of = [](const std::vector<double>& all, int64_t first, int64_t rows, int64_t width) {
     return std::span(all).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width));
   };
-  const auto& sets = written.graph.edge_sets;
   const std::vector<double> by_nodes = rows_of_input(0, written.graph.node_features, nodes_of_rows);
-  const std::vector<double> by_edges = rows_of_input(1, sets.front().features, edges_of_rows);
-  const bool has_world = reads.has_world_edges();
+  const std::vector<double> by_edges =
+      rows_of_input(1, written.graph.edges(kMeshEdges).features, edges_of_rows);
+  const bool has_world = world().any();
   const std::vector<double> by_world =
-      has_world ? rows_of_input(2, sets[1].features, {}) : std::vector<double>();
-  const std::vector<MeshEdges> world = has_world ? world_edges_at(states) : std::vector<MeshEdges>();
+      has_world ? rows_of_input(2, written.graph.edges(kWorldEdges).features, {}) : std::vector<double>();
+  const std::vector<MeshEdges> found = has_world ? world_edges_at(states) : std::vector<MeshEdges>();
   int64_t world_before = 0;
   for (size_t i = 0; i < meshes.size(); ++i) {
     MeshView mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
     const std::span<const float> positions = positions_of(states, i);
     add_node_gradients(reads, mesh, normalizers.nodes,
-                       part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs()), gradients);
+                       part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs), gradients);
     add_edge_gradients(reads, mesh, positions, normalizers.edges,
-                       part_of(by_edges, before[i].edges, mesh.edges, reads.edge_inputs()), gradients);
+                       part_of(by_edges, before[i].edges, mesh.edges, task.sizes().edge_inputs.front()),
+                       gradients);
     if (!has_world) continue;
-    set_edges(mesh, world[i]);
+    set_edges(mesh, found[i]);
     add_world_gradients(reads, mesh, positions, normalizers.world,
-                        part_of(by_world, world_before, mesh.edges, reads.world_inputs()), gradients);
+                        part_of(by_world, world_before, mesh.edges, world().inputs()), gradients);
     world_before += mesh.edges;
   }
 }
 
 /// What the ghosts' positions gathered in a step goes to their nodes before the next step back.
 void MeshPredictor::Loaded::gather_moved_ghosts() {
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; in_parts && i < meshes.size(); ++i) {
     std::vector<double>& current = meshes[i].gradients->current;
     in_parts->ghosts[i].add(ranks, current, width);
@@ -320,7 +321,7 @@ void MeshPredictor::Loaded::gather_gradients() {
     for (int64_t frame = 0; frame <= earlier(); ++frame) fill(gradients.frame(frame));
     for (size_t k = 0; k < gradients.fields.size(); ++k) {
       std::vector<double>& values = gradients.fields[k];
-      if (task.inputs().inputs()[k].field.on == FieldOn::node) {
+      if (fields().inputs[k].field.on == FieldOn::node) {
         fill(values);
       } else {
         all_reduce(ranks, std::span(values), "gradients of a field on the whole mesh");
@@ -343,7 +344,7 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
   const auto [index, column] = s.known_target(name);
   s.check_size(s.targets[index], values.size(), mesh);
   on.given_gradient.resize(on.state.current.size());
-  const auto width = static_cast<size_t>(s.task.inputs().outputs());
+  const auto width = static_cast<size_t>(s.fields().outputs);
   const auto components = static_cast<size_t>(s.targets[index].components);
   HostCopies copies(s.runtime);
   const Numbers here = copies.read(values, name);
@@ -381,9 +382,9 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
     s.write_columns(gradients.current, target->second, field, values);
     return;
   }
-  const std::vector<MeshInputs::Input>& inputs = s.task.inputs().inputs();
+  const std::vector<FieldSelection::Input>& inputs = s.fields().inputs;
   const auto input = std::ranges::find(inputs, name, [](const auto& one) { return one.field.name; });
-  const auto& world = s.task.inputs().world_position();
+  const auto& world = s.fields().world_position;
   const bool positions = world && world->field.name == name;
   if (input == inputs.end() && !positions) {
     throw invalid_argument("MeshPredictor: field", "one that the model reads or predicts",

@@ -12,12 +12,12 @@ namespace meshgrad {
 /// Fields of the data, in f32; of those with known changes two frames.
 void MeshPredictor::Loaded::read_given(size_t mesh) {
   MeshState& on = meshes[mesh];
-  std::vector<std::span<const float>>& fields = data->trajectories[mesh].fields;
-  for (size_t field = 0; field < on.given.size(); ++field) fields[field] = on.given[field].read();
+  std::vector<FieldData>& all = data->trajectories[mesh].fields;
+  for (size_t field = 0; field < on.given.size(); ++field) all[field] = on.given[field].read();
   for (size_t k = 0; k < known_changes().size(); ++k) {
     const auto field = std::ranges::find(data->fields, known_changes()[k].field.name, &FieldInfo::name);
-    std::span<const float>& values = fields[static_cast<size_t>(field - data->fields.begin())];
-    std::copy(values.begin(), values.end(), on.next[k].begin());  // of a target none
+    FieldData& values = all[static_cast<size_t>(field - data->fields.begin())];
+    std::ranges::copy(values.floats(), on.next[k].begin());  // of a target none
     values = on.next[k];
   }
 }
@@ -25,16 +25,16 @@ void MeshPredictor::Loaded::read_given(size_t mesh) {
 void MeshPredictor::Loaded::move_kinematic(size_t mesh) {
   MeshState& on = meshes[mesh];
   const MeshView& view = data->meshes[mesh].view;
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto width = static_cast<size_t>(fields().outputs);
   for (size_t k = 0; k < known_changes().size(); ++k) {
-    const MeshInputs::Input& known = known_changes()[k];
+    const FieldSelection::Input& known = known_changes()[k];
     on.set_next[k] = 0;
     if (known.target_column < 0) continue;
     const auto components = static_cast<size_t>(known.field.components);
     const auto column = static_cast<size_t>(known.target_column);
     const std::span<const float> next = std::span(on.next[k]).last(on.next[k].size() / 2);
     for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
-      if (!task.inputs().is_kinematic(view.node_type[i])) continue;
+      if (!fields().is_kinematic(view.node_type[i])) continue;
       std::copy_n(next.begin() + static_cast<std::ptrdiff_t>(i * components), components,
                   on.state.current.begin() + static_cast<std::ptrdiff_t>(i * width + column));
     }
@@ -47,15 +47,12 @@ StateOf MeshPredictor::Loaded::states_now() const {
 
 std::span<const float> MeshPredictor::Loaded::positions_of(const StateOf& states, size_t mesh) {
   if (!moves()) return {};
-  const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(mesh));
-  return task.inputs().current_positions(view, 0, states(mesh), scratch.positions);
+  return fields().current_positions(view(mesh), 0, states(mesh), scratch.positions);
 }
 
 void MeshPredictor::Loaded::write_edges(const StateOf& states) {
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    task.inputs().write_edge_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      states(i), before[i], normalizers, scratch);
-  }
+  for (size_t i = 0; i < meshes.size(); ++i)
+    write_edge_features(fields(), written, view(i), 0, states(i), before[i], normalizers, scratch);
   uploaded = false;
 }
 
@@ -71,60 +68,53 @@ void MeshPredictor::Loaded::make_world_room(int64_t edges) {
 }
 
 std::vector<MeshEdges> MeshPredictor::Loaded::world_edges_at(const StateOf& states) {
-  const MeshInputs& reads = task.inputs();
-  std::vector<MeshEdges> world;
+  std::vector<MeshEdges> found;
   int64_t left = most_world_edges(room.nodes);
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(i));
     std::optional<MeshEdges> edges =
-        world_edges(view.mesh(), reads.current_positions(view, 0, states(i), scratch.positions),
-                    reads.world_position()->field.components, reads.world_options(), left);
+        world_edges(view(i).mesh(), positions_of(states, i), world().dim(), world().options(), left);
     if (!edges) throw too_many_world_edges(name_of_most_crowded(states));
     left -= std::ssize(edges->senders);
-    world.push_back(*std::move(edges));
+    found.push_back(*std::move(edges));
   }
-  return world;
+  return found;
 }
 
 /// Where there are more than ever, the batch gets new memory.
 void MeshPredictor::Loaded::find_world_edges(const StateOf& states) {
-  const std::vector<MeshEdges> world = world_edges_at(states);
+  const std::vector<MeshEdges> found = world_edges_at(states);
   int64_t edges = 0;
-  for (const MeshEdges& of_mesh : world) edges += std::ssize(of_mesh.senders);
+  for (const MeshEdges& of_mesh : found) edges += std::ssize(of_mesh.senders);
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
     make_world_room(edges > room.world_edges ? edges + edges / 4 : room.world_edges);
   }
   Dataset::MeshSizes all;
   for (size_t i = 0; i < meshes.size(); ++i)
-    all =
-        task.inputs().write_world_edges(written, world[i], task.dataset().trajectory(static_cast<int64_t>(i)),
-                                        0, states(i), all, normalizers, scratch);
+    all = world().write(written, found[i], view(i), positions_of(states, i), all, normalizers,
+                        scratch.wide_world);
 }
 
 /// What the device reads to find them.
 void MeshPredictor::Loaded::write_world_search(const StateOf& states) {
   if (host == nullptr) write_union(true);  // there was no memory before
   for (size_t i = 0; i < meshes.size(); ++i) {
-    task.inputs().write_world_search(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                     states(i), {static_cast<int32_t>(i), before[i].nodes}, normalizers,
-                                     scratch);
+    world().write_search(written, view(i).mesh(), positions_of(states, i),
+                         {static_cast<int32_t>(i), before[i].nodes}, normalizers);
   }
 }
 
 /// Of the mesh with the most world edges a node.
 std::string MeshPredictor::Loaded::name_of_most_crowded(const StateOf& states) {
-  const MeshInputs& reads = task.inputs();
   double most = -1.0;
   std::string name;
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(i));
-    const auto count = static_cast<double>(count_world_edges(view.mesh(), positions_of(states, i),
-                                                             reads.world_position()->field.components,
-                                                             reads.world_options()));
-    const double share = count / static_cast<double>(view.mesh().nodes);
+    const MeshView& mesh = data->meshes[i].view;
+    const auto count = static_cast<double>(
+        count_world_edges(mesh, positions_of(states, i), world().dim(), world().options()));
+    const double share = count / static_cast<double>(mesh.nodes);
     if (share <= most) continue;
     most = share;
-    name = frame_name(view, 0);
+    name = frame_name(view(i), 0);
   }
   return name;
 }
@@ -132,7 +122,7 @@ std::string MeshPredictor::Loaded::name_of_most_crowded(const StateOf& states) {
 /// Where the device has found more than there is room for, the batch gets new memory, to be written again.
 bool MeshPredictor::Loaded::world_edges_fit(const StateOf& states) {
   if (!searches()) return true;
-  const int64_t missing = missing_edges(runtime, task.inputs().find_world_edges(runtime, batch));
+  const int64_t missing = missing_edges(runtime, world().find(runtime, batch));
   if (missing == 0) return true;
   const int64_t edges = room.world_edges + missing;
   if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(name_of_most_crowded(states));
@@ -144,7 +134,7 @@ void MeshPredictor::Loaded::write_inputs(const StateOf& states, const std::funct
   do {
     if (searches()) {
       write_world_search(states);
-    } else if (task.inputs().has_world_edges()) {
+    } else if (world().any()) {
       find_world_edges(states);
     }
     nodes();
@@ -154,10 +144,8 @@ void MeshPredictor::Loaded::write_inputs(const StateOf& states, const std::funct
 }
 
 void MeshPredictor::Loaded::write_nodes() {
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      meshes[i].state, before[i], normalizers, scratch);
-  }
+  for (size_t i = 0; i < meshes.size(); ++i)
+    write_node_features(fields(), written, view(i), 0, meshes[i].state, before[i], normalizers, scratch);
 }
 
 }  // namespace meshgrad

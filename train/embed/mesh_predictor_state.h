@@ -84,15 +84,17 @@ struct MeshPredictor::Loaded {
   std::vector<Recorded> recorded;
 
   Loaded(Runtime& own, const std::filesystem::path& checkpoint, Ranks* with);
-  bool steady() const { return task.as<SteadyField>() != nullptr; }
+  /// What the model reads and predicts.
+  const FieldSelection& fields() const { return task.mesh().fields; }
+  const WorldEdgeSearch& world() const { return task.mesh().world; }
+  TrajectoryView view(size_t mesh) const { return task.dataset().trajectory(static_cast<int64_t>(mesh)); }
   /// Whether edges follow a field, so that each step writes them.
-  bool moves() const { return task.inputs().world_position().has_value(); }
-  bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
+  bool moves() const { return fields().world_position.has_value(); }
   /// Frames of a state before its current one.
-  int64_t earlier() const { return steady() ? 0 : task.inputs().earlier_frames(); }
+  int64_t earlier() const { return fields().earlier_frames(); }
   /// Those that are read of a target.
   int64_t frames_before(size_t target) const;
-  const std::vector<MeshInputs::Input>& known_changes() const { return task.inputs().known_changes(); }
+  const std::vector<FieldSelection::Input>& known_changes() const { return fields().known_changes; }
   std::vector<double> offset_of(const std::string& field) const;
   MeshState& mesh_at(int64_t mesh);
   /// The place of a target among targets() and of its first column, or nothing.
@@ -122,7 +124,7 @@ struct MeshPredictor::Loaded {
   void fill_ghosts();
   void write_edges(const StateOf& states);
   /// Whether the device finds world edges.
-  bool searches() const { return task.inputs().has_world_edges() && runtime.stream().on_gpu(); }
+  bool searches() const { return world().any() && runtime.stream().on_gpu(); }
   void make_world_room(int64_t edges);
   std::vector<MeshEdges> world_edges_at(const StateOf& states);
   void find_world_edges(const StateOf& states);
@@ -134,10 +136,6 @@ struct MeshPredictor::Loaded {
   /// Writes what the model reads, and uploads it; `nodes` writes the node features.
   void write_inputs(const StateOf& states, const std::function<void()>& nodes);
   void step();
-  Advance advance() const {
-    if (steady()) return Advance::replace;
-    return second_change() ? Advance::second_change : Advance::change;
-  }
   void record_boundary(int64_t mesh, size_t target);
   RecordedStep step_to_record();
   int64_t recorded_steps() const;

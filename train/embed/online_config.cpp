@@ -3,7 +3,7 @@
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/learn/run/training_data.h>
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>
 

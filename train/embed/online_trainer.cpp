@@ -14,7 +14,6 @@
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/part_step.h>
@@ -24,6 +23,7 @@
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/run/window_sum.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
 
 #include <fmt/format.h>
 
@@ -96,7 +96,7 @@ void learn_from_part(Runtime& runtime, const Task& task, MeshParts& parts, std::
       one.accumulate(std::span<const T>(rows.values<T>()));
     };
     learn(to.nodes, own.graph.node_features);
-    learn(to.edges, own.graph.edge_sets.front().features);
+    learn(to.edges, own.graph.edges(kMeshEdges).features);
     learn(to.targets, own.tensor("target"));
   });
 }
@@ -130,7 +130,7 @@ struct OnlineTrainer::State {
         model(make_model(runtime, config, task.sizes())),
         normalizers(task.online_normalizers()),
         optimizer(runtime, model.parameters, config, config.train.steps),
-        buffer(options, task.least_frames(), config.data.node_types, seed(), config.data.train_split,
+        buffer(options, task.mesh().least_frames(), config.data.node_types, seed(), config.data.train_split,
                config.data.valid_split),
         ranks(with == nullptr ? alone : *with),
         process(runtime, ranks),
@@ -140,7 +140,7 @@ struct OnlineTrainer::State {
     ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
   }
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
-  int64_t first_frame() const { return task.sample_frames(task.least_frames()).first; }
+  int64_t first_frame() const { return task.mesh().sample_frames(0).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
   void choose_path() {
     const std::string path = or_leave(ranks, [&] { return window_sum.choose_path(); });
@@ -181,15 +181,16 @@ struct OnlineTrainer::State {
   }
   /// Edges of a mesh that moves read where ghosts are.
   void fill_ghosts() {
-    if (!ghost_rows || !task.inputs().world_position()) return;
-    const FieldInfo& field = task.inputs().world_position()->field;
+    const auto& position = task.mesh().fields.world_position;
+    if (!ghost_rows || !position) return;
+    const FieldInfo& field = position->field;
     or_leave(ranks, [&] {
       ghost_rows->fill(ranks, buffer.current(field.name), static_cast<size_t>(field.components));
     });
   }
   void check_world_edges();
   void check_whole_needed() const {
-    if (task.inputs().has_world_edges()) {
+    if (task.mesh().world.any()) {
       throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, with data.world_radius",
                              "a mesh in parts", "set the whole mesh, on one process");
     }
@@ -217,14 +218,13 @@ struct OnlineTrainer::State {
 
 /// A frame that is refused later would be drawn by one step after another.
 void OnlineTrainer::State::check_world_edges() {
-  const MeshInputs& reads = task.inputs();
-  if (!reads.has_world_edges()) return;
+  const WorldEdgeSearch& world = task.mesh().world;
+  if (!world.any()) return;
   const MeshView& mesh = buffer.mesh();
-  const FieldInfo& field = reads.world_position()->field;
-  const int64_t edges =
-      count_world_edges(mesh, buffer.current(field.name), field.components, reads.world_options());
-  if (edges <= reads.world_limit(mesh.nodes)) return;
-  throw reads.world_edges_refused(
+  const std::string& position = task.mesh().fields.world_position->field.name;
+  const int64_t edges = count_world_edges(mesh, buffer.current(position), world.dim(), world.options());
+  if (edges <= world.limit(mesh.nodes)) return;
+  throw world.refused(
       mesh.nodes, edges, "this frame",
       "leave the frame out and call restart_trajectory; a trainer with a larger value takes more memory");
 }
@@ -251,10 +251,11 @@ double OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
   double weight = 0.0;
   for (const Sample& sample : samples) {
     const MeshView mesh = of.dataset().trajectory(split, sample.trajectory).mesh();
-    const int64_t here = of.inputs().predicted_nodes(mesh);
+    const FieldSelection& fields = of.mesh().fields;
+    const int64_t here = fields.predicted_nodes(mesh);
     const int64_t ghosts =
         std::ranges::count_if(mesh.node_type.subspan(static_cast<size_t>(parts->owned(mesh))),
-                              [&](int32_t type) { return of.inputs().is_predicted(type); });
+                              [&](int32_t type) { return fields.is_predicted(type); });
     if (here > 0)
       weight +=
           of.loss_weight(split, {sample}) * static_cast<double>(here - ghosts) / static_cast<double>(here);
@@ -454,7 +455,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   Trained result;
   double longest = 0;
   s.merge_learned();
-  for (const std::string& text : learned_scale_warnings(s.task.inputs(), s.normalizers))
+  for (const std::string& text : learned_scale_warnings(s.task.mesh().fields, s.normalizers))
     s.runtime.log_once(LogLevel::warning, text);
   while (true) {
     const Clock::time_point start = Clock::now();

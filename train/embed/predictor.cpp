@@ -3,6 +3,7 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/part_step.h>
@@ -72,8 +73,7 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
   }
   if (const auto trained = checkpoint_training_data(checkpoint)) {
     check_training_data(checkpoint.string(), *trained, data, config);
-    const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-    if (dynamics && (trained->dt > 0) != (data.dt() > 0)) {
+    if (over_time(config.task.name) && (trained->dt > 0) != (data.dt() > 0)) {
       const auto text = [](double dt) {
         return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");
       };
@@ -103,16 +103,18 @@ TrainedModel Predictor::trained() const {
           loaded_->config.precision, loaded_->parts.get()};
 }
 
-const MeshDynamics& Predictor::mesh_dynamics() const {
-  if (const auto* task = loaded_->task.as<MeshDynamics>()) return *task;
-  throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time", "\"steady_field\"",
-                     "use meshgrad predict");
+const MeshTask& Predictor::mesh_dynamics() const {
+  const MeshTask& task = loaded_->task.mesh();
+  if (task.fields.over_time) return task;
+  throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time",
+                     toml_quoted(name_of(config().task.name)), "use meshgrad predict");
 }
 
-const SteadyField& Predictor::steady_field() const {
-  if (const auto* task = loaded_->task.as<SteadyField>()) return *task;
-  throw config_error("task.name", "\"steady_field\": predict is for fields without time", "\"mesh_dynamics\"",
-                     "use meshgrad rollout");
+const MeshTask& Predictor::steady_field() const {
+  const MeshTask& task = loaded_->task.mesh();
+  if (!task.fields.over_time) return task;
+  throw config_error("task.name", "\"steady_field\": predict is for fields without time",
+                     toml_quoted(name_of(config().task.name)), "use meshgrad rollout");
 }
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
@@ -139,7 +141,8 @@ void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, cons
 }
 
 std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {
-  return predict_steady(predictor.trained(), predictor.steady_field(), trajectory, t);
+  const MeshTask& task = predictor.steady_field();
+  return predict_next(predictor.trained(), task, trajectory, t, task.state_at(trajectory, t));
 }
 
 }  // namespace meshgrad

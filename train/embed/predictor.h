@@ -10,10 +10,9 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-class MeshDynamics;
+class MeshTask;
 class Ranks;
 class Runtime;
-class SteadyField;
 class Task;
 struct TrainedModel;
 
@@ -42,8 +41,8 @@ class Predictor {
   const Task& task() const;
   TrainedModel trained() const;
   /// Throw ConfigError for a run of another task.
-  const MeshDynamics& mesh_dynamics() const;
-  const SteadyField& steady_field() const;
+  const MeshTask& mesh_dynamics() const;
+  const MeshTask& steady_field() const;
 
  private:
   struct Loaded;

@@ -3,9 +3,10 @@
 #include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/planning/recompute.h>
-#include <meshgrad/train/learn/run/history_files.h>
+#include <meshgrad/train/learn/run/history_json.h>
 #include <meshgrad/train/learn/run/resume_check.h>
 #include <meshgrad/train/learn/run/trainer.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/train.h>
 
 #include <algorithm>
@@ -37,7 +38,7 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
 Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver& observer, const Task& task,
                      const Model& model) {
   const Recomputation chosen =
-      choose_recomputation(runtime, config, task, largest_batch(config, task.dataset()), model);
+      choose_recomputation(runtime, config, task, largest_batch(config, task), model);
   const auto message = [&](const std::string& text) {
     if (observer.message) observer.message(text);
   };
@@ -82,11 +83,11 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
           });
           return trainer.run();
         });
-    if (history && speaks) write_memory_files(memory_dir, runtime.allocator());
+    if (history && speaks) write_memory_history(memory_dir, runtime.allocator());
     return result;
   } catch (const OutOfMemory&) {
     try {
-      if (history) write_memory_files(memory_dir, runtime.allocator());
+      if (history) write_memory_history(memory_dir, runtime.allocator());
     } catch (const Error&) {
       // Running out of memory is the error to report.
     }

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/sources/graph_arrays.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/data/statistics.h>
 #include <meshgrad/train/data/value_offset.h>
@@ -29,19 +32,20 @@ std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
 class ArrayReader {
  public:
   ArrayReader(std::vector<NamedArray> arrays, const std::string& name, const WarningCallback& warn)
-      : entries_(std::move(arrays)), name_(name), warn_(warn) {}
+      : entries_(std::move(arrays)), masks_(node_masks(entries_)), name_(name), warn_(warn) {}
 
   RawTrajectory read() {
     RawTrajectory t;
     t.name = name_;
-    read_positions(t);
+    const bool graph =
+        find("mesh_pos") == nullptr && find("mesh_edge") != nullptr && find("cells") == nullptr;
+    if (!graph) read_positions(t);
     if (const NamedArray* cells = find("cells")) {
       note_use(*cells, t);
       t.nodes_per_cell =
           static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
       t.cells = to_indices(cells->array, where(*cells));
     }
-    read_types(t);
     // Beside cells, only edge fields need to know which edges are meant.
     const NamedArray* edges = find("mesh_edge");
     if (edges != nullptr && !t.cells.empty() && !has_edge_fields()) {
@@ -50,9 +54,10 @@ class ArrayReader {
     }
     if (edges != nullptr) {
       note_use(*edges, t);
-      if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
-      t.edges = to_indices(edges->array, where(*edges));
+      t.edges = edges_of_array(*edges, where(*edges));
     }
+    if (graph) t.nodes = nodes_of_graph(entries_, std::ssize(t.edges) / 2, name_);
+    read_types(t);
     for (const NamedArray& entry : entries_) {
       if (!entry.numbers) {
         left_out_.push_back(entry.name + " (no numbers)");
@@ -61,15 +66,18 @@ class ArrayReader {
       } else if (entry.name == "dt" && entry.array.size() == 1) {
         note_use(entry, t);
         t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
+      } else if (masks_.contains(entry.name)) {
+        t.read_as[entry.name] = entry.source;
       } else if (!is_mesh_array(entry.name)) {
         read_field(entry, t);
       } else if (entry.name == "facets" && !t.read_as.contains("facets")) {
         left_out_.push_back("facets (without node types)");
       }
     }
+    std::ranges::move(node_splits(entries_, t.nodes, name_), std::back_inserter(t.fields));
     if (!moving_.empty()) add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
     read_times(t);
-    check_order_of_axes(t);
+    if (!graph) check_order_of_axes(t);
     if (!left_out_.empty()) {
       warn(fmt::format("[{}] left out, since they are no fields on {} nodes: {}", name_, t.nodes,
                        fmt::join(left_out_, ", ")));
@@ -300,6 +308,17 @@ class ArrayReader {
     return shape_of_field(shape, 1);
   }
 
+  // Labels and identifiers of graphs are i32, also where NumPy made them i64, if they fit.
+  static void narrow_labels(RawField& field) {
+    const auto* wide = std::get_if<std::vector<int64_t>>(&field.values);
+    if (wide == nullptr || !std::ranges::all_of(*wide, [](int64_t n) { return std::in_range<int32_t>(n); }))
+      return;
+    std::vector<int32_t> narrow;
+    narrow.reserve(wide->size());
+    for (const int64_t number : *wide) narrow.push_back(static_cast<int32_t>(number));
+    field.values = std::move(narrow);
+  }
+
   void read_field(const NamedArray& entry, RawTrajectory& t) {
     RawField field = named_field(entry.name);
     const bool graph = field.on == FieldOn::graph;
@@ -309,7 +328,7 @@ class ArrayReader {
       return;
     }
     const int64_t rows = t.rows(field.on);
-    if (rows == 0) {
+    if (rows == 0 && (field.on != FieldOn::edge || find("mesh_edge") == nullptr)) {
       throw data_error(where(entry),
                        field.on == FieldOn::cell ? "the array cells beside it"
                                                  : "the array mesh_edge [2, edges] beside it",
@@ -335,6 +354,7 @@ class ArrayReader {
     }
     field.components = static_cast<int>(shape->components);
     field.values = to_field_values(entry.array, where(entry));
+    if (t.dim == 0) narrow_labels(field);
     if (is_f64(entry.array)) {
       field.wide = to_doubles(entry.array);
       if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
@@ -346,6 +366,7 @@ class ArrayReader {
   }
 
   std::vector<NamedArray> entries_;
+  std::set<std::string> masks_;  // names of arrays that split the nodes
   std::string name_;
   const WarningCallback& warn_;
   std::vector<std::string> left_out_;  // names with shapes

@@ -12,8 +12,10 @@ namespace meshgrad {
 
 /// The trajectory of `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
 /// each with or without a leading 1, `node_type` with or without a trailing 1. `mesh_edge` [2, edges]
-/// (senders, receivers; one way or both) makes the mesh where there are no cells, and numbers the rows of
-/// edge fields.
+/// or [edges, 2] (senders, receivers; one way or both) makes the mesh where there are no cells, and numbers
+/// the rows of edge fields. Without `mesh_pos` and `cells` it is a graph without positions, whose nodes are
+/// counted by nodes_of_graph and whose integers become i32 where that holds them. Masks of nodes become the
+/// fields of node_splits (graph_arrays.h).
 ///
 /// Types may also be tags of cells, `cell:node_type` [cells], or of facets, `facet:node_type` [facets] with
 /// `facets` [facets, nodes of a facet] (or [facets], single nodes): a node has the largest tag of what it

@@ -68,6 +68,7 @@ class Sender {
       number(int64_t{field.components});
       number(field.dynamic);
       number(field.on);
+      number(field.node_split);
       number(field.values.index());
       std::visit([&](const auto& values) { list(values); }, field.values);
       list(field.wide);
@@ -334,6 +335,7 @@ class ChildSource : public TrajectorySource {
       field.components = static_cast<int>(number<int64_t>());
       field.dynamic = number<bool>();
       field.on = number<FieldOn>();
+      field.node_split = number<bool>();
       const auto kind = number<size_t>();
       field.values = kind == 0   ? field_values<float>()
                      : kind == 1 ? field_values<int32_t>()

@@ -49,7 +49,7 @@ void check_node_types(const RawTrajectory& t) {
 
 void check_raw_field(const RawTrajectory& t, const RawField& field) {
   const std::string where = fmt::format("{}: field {}", t.name, field.name);
-  if (field.on == FieldOn::edge && t.edges.empty()) {
+  if (field.on == FieldOn::edge && t.edges.empty() && t.dim > 0) {
     throw data_error(where, "the edges that its rows belong to", "none",
                      "give them as mesh_edge [2, edges], in the order of the rows");
   }
@@ -106,14 +106,14 @@ void validate(const RawTrajectory& t) {
     throw data_error(t.name, "at least one node and one frame", fmt::format("{} and {}", t.nodes, t.frames),
                      "leave this trajectory out");
   }
-  if (t.dim != 2 && t.dim != 3) {
+  if (t.dim != 0 && t.dim != 2 && t.dim != 3) {
     throw data_error(fmt::format("{}: field mesh_pos", t.name), "positions in 2 or 3 dimensions",
                      fmt::format("{}", t.dim), "give mesh_pos as [nodes, 2] or [nodes, 3]");
   }
   check_size(t, "mesh_pos", t.positions.size(), t.nodes, t.dim);
   check_finite(t, "mesh_pos", t.positions, t.dim);
   check_node_types(t);
-  if (t.rows(FieldOn::cell) == 0 && t.edges.empty()) {
+  if (t.rows(FieldOn::cell) == 0 && t.edges.empty() && t.dim > 0) {
     throw data_error(t.name, "a mesh with cells or edges", "neither",
                      "add the cells (or the edges) of the mesh");
   }

@@ -30,6 +30,7 @@ struct RawField {
   std::string unit;    ///< empty when unknown
   FieldValues values;  ///< [frames, rows, components]; [rows, components] when static
   FieldOn on = FieldOn::node;
+  bool node_split = false;   ///< FieldInfo::node_split
   std::vector<double> wide;  ///< the same numbers where the source has f64 that f32 rounds coarsely; or empty
 
   DType dtype() const;
@@ -52,7 +53,7 @@ struct RawTrajectory {
   int64_t first_frame = 0;
   int64_t frames = 1;
   int64_t nodes = 0;
-  int dim = 0;                         ///< 2 or 3
+  int dim = 0;                         ///< 2 or 3; 0: a graph without positions, of edges
   std::vector<float> positions;        ///< [nodes, dim]
   std::vector<double> wide_positions;  ///< the same where f32 rounds them coarsely; or empty
   std::array<double, 3> origin{};      ///< what was subtracted from positions
@@ -66,6 +67,7 @@ struct RawTrajectory {
   /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both
   /// ways. With cells, whose sides are the edges, they only say which edge each row of an edge field means.
   std::vector<int32_t> edges;
+  bool directed = false;  ///< `edges` are packed as they are (listed_edges.h)
   /// Where `cells` are not those of the source (cell_graph.h): its cells, and its points [points, dim] in a
   /// graph on cells.
   CellList source_cells;
@@ -94,8 +96,8 @@ class TrajectorySource {
 };
 
 /// Throws DataError, naming the trajectory and the field, when sizes disagree, a value is not finite, a node
-/// type is negative or not below kMaxNodeTypes, the mesh has neither cells nor edges, two fields share a
-/// name, or there is nothing in it.
+/// type is negative or not below kMaxNodeTypes, a mesh has neither cells nor edges, two fields share a name,
+/// or there is nothing in it.
 void validate(const RawTrajectory& trajectory);
 
 /// For a message: in double quotes, control characters as \xNN.

@@ -80,10 +80,22 @@ struct TaskConfig {
   TaskName name = TaskName::mesh_dynamics;
 };
 
-/// The options of the model that `name` names; train/learn/run/make_model.h makes it.
-struct ModelConfig : MeshGraphNetOptions {
+/// What models share. The options of the one that `name` names are made from it.
+struct ModelConfig {
   ModelName name = ModelName::mesh_graph_net;
+  int64_t width = 128;
+  int64_t blocks = 15;
+  int64_t hidden_layers = 2;
+  Activation activation = Activation::relu;
+  Norm norm = Norm::layer;
+  ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
+  AggregateOrder aggregate = AggregateOrder::before_residual;
+  ComputePath path = ComputePath::fused;
+  bool keep_hidden = true;
 };
+
+/// For model.name = "mesh_graph_net".
+MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config);
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
 inline constexpr int64_t kAutoBatch = 0;

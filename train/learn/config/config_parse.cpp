@@ -331,9 +331,8 @@ class Reader {
   }
 
   Config finish() {
-    // A steady field has no error of a former prediction to correct: noise is off unless it is asked for.
-    if (config_.task.name == TaskName::steady_field && origins_.count("train.noise") == 0)
-      config_.train.noise = 0.0;
+    // Without time no error of a former prediction is to be corrected: noise is off unless it is asked for.
+    if (!over_time(config_.task.name) && origins_.count("train.noise") == 0) config_.train.noise = 0.0;
     for (const Contradiction& found : contradictions(config_)) {
       const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
       if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;

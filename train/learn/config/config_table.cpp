@@ -2,6 +2,9 @@
 #include <meshgrad/train/learn/config/config_choices.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace meshgrad {
 namespace {
 
@@ -63,6 +66,10 @@ constexpr ConfigSection kSections[] = {
 
 constexpr bool kFixed = true;
 
+constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
+constexpr OnlyTasks kOverTime{kTasksOverTime, "has no time"};
+constexpr OnlyTasks kOfChanges{kTasksOverTime, "predicts values alone"};
+
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
      "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU",
@@ -116,11 +123,11 @@ constexpr ConfigKey kKeys[] = {
     {"data", "value_targets", TextListKey{member<&Config::data, &DataConfig::value_targets>(), 0}, "",
      "Targets predicted as their next value instead of its change, such as a stress that follows from "
      "positions",
-     kFixed},
+     kFixed, &kOfChanges},
     {"data", "history", IntegerKey{member<&Config::data, &DataConfig::history>(), 1, 64}, "frames",
      "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
      "changes between them",
-     kFixed},
+     kFixed, &kOverTime},
     {"data", "world_position", TextKey{member<&Config::data, &DataConfig::world_position>()}, "",
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move",
@@ -156,7 +163,7 @@ constexpr ConfigKey kKeys[] = {
      "Node types that the data move: the model reads their next change of data.world_position, or without it "
      "of "
      "all targets",
-     kFixed},
+     kFixed, &kOverTime},
 
     {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture", kFixed},
     {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
@@ -211,7 +218,8 @@ constexpr ConfigKey kKeys[] = {
      "Samples per validation, 0 for the whole split"},
     {"train", "validate_rollouts",
      IntegerKey{member<&Config::train, &TrainConfig::validate_rollouts>(), 0, kMany}, "trajectories",
-     "Trajectories of the validation split that each validation rolls out whole, 0 for none"},
+     "Trajectories of the validation split that each validation rolls out whole, 0 for none", !kFixed,
+     &kOverTime},
     {"train", "best", choice<&Config::train, &TrainConfig::best>(kBests), "",
      "What the best checkpoint has the lowest of: the validation loss, or the relative error of the "
      "validation's rollouts",
@@ -274,12 +282,12 @@ constexpr ConfigKey kKeys[] = {
      kFixed},
     {"loss", "change_penalty", FloatKey{member<&Config::loss, &LossConfig::change_penalty>(), 0, 1e6}, "",
      "Factor of a second term: the squared predicted change, in standard deviations about the mean change",
-     kFixed},
+     kFixed, &kOfChanges},
 
     {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
      "Frames predicted one after another per sample, each from the previous prediction; gradients "
      "flow through all of them",
-     kFixed},
+     kFixed, &kOverTime},
 
     {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm",
      kFixed},
@@ -440,6 +448,16 @@ constexpr ConfigKey kKeys[] = {
 std::span<const ConfigKey> config_keys() { return kKeys; }
 
 std::span<const ConfigSection> config_sections() { return kSections; }
+
+bool ConfigKey::applies_to(TaskName task) const {
+  return only == nullptr || std::ranges::find(only->tasks, task) != only->tasks.end();
+}
+
+std::string_view name_of(TaskName task) {
+  return std::ranges::find(kTasks, static_cast<int>(task), &Choice::value)->name;
+}
+
+bool over_time(TaskName task) { return std::ranges::find(kTasksOverTime, task) != std::end(kTasksOverTime); }
 
 std::string full_name(const ConfigKey& key) {
   std::string name(key.section);

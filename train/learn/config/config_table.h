@@ -87,6 +87,12 @@ struct ChoiceKey {
 using KeyType = std::variant<BoolKey, IntegerKey, FloatKey, FieldNumbersKey, TextKey, TextListKey,
                              IntegerListKey, FloatListKey, SizeKey, ChoiceKey>;
 
+/// The tasks that a key means something for.
+struct OnlyTasks {
+  std::span<const TaskName> tasks;
+  std::string_view why_not;  ///< of the others: "has no time"
+};
+
 struct ConfigKey {
   std::string_view section;  ///< empty for a top-level key
   std::string_view name;
@@ -94,7 +100,15 @@ struct ConfigKey {
   std::string_view unit;  ///< may be empty
   std::string_view help;  ///< one sentence without a full stop
   bool fixed = false;     ///< results depend on it, or the checkpoint's form: a resumed run may not change it
+  const OnlyTasks* only = nullptr;  ///< null: all; others must leave the key's default
+
+  bool applies_to(TaskName task) const;
 };
+
+/// As task.name has it.
+std::string_view name_of(TaskName task);
+/// Whether a task predicts over time, from frame to frame.
+bool over_time(TaskName task);
 
 struct ConfigSection {
   std::string_view name;
@@ -147,21 +161,10 @@ struct Contradiction {
 std::vector<Contradiction> contradictions(const Config& config);
 /// For a configuration that a program made: `config`, or throws ConfigError with the first of them.
 const Config& check_config(const Config& config);
-/// Those of data.value_targets.
-void add_value_contradictions(const Config& config, std::vector<Contradiction>& found);
 
 enum class TomlComments : uint8_t { off, on };
 
 /// `config` as TOML, with what each key means and accepts if `comments` is on.
 std::string to_toml(const Config& config, TomlComments comments);
-
-/// A JSON Schema (draft 4) of the file, for editors.
-std::string config_schema();
-
-/// A line for each key: its full name, its default and what it means.
-std::string config_summary();
-
-/// docs/config.md.
-std::string config_markdown();
 
 }  // namespace meshgrad

@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,15 @@
 
 namespace meshgrad {
 namespace {
+
+/// Megabytes with all their digits: the batch size can be derived from the line exactly.
+std::string megabytes(int64_t bytes) {
+  constexpr int64_t kMega = 1'000'000;
+  std::string text =
+      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
 
 int64_t usable_bytes(const MemoryRoom& room, const Config& config) {
   return static_cast<int64_t>(config.plan.target_utilization *
@@ -91,13 +101,13 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
 }
 
 /// See MemoryPlan::world_edges_per_node.
-double world_edges_in_bound(const Task& task, bool has_data) {
-  const MeshInputs& inputs = task.inputs();
-  if (!inputs.has_world_edges()) return 0.0;
-  const double room = inputs.config().world_edges_per_node;
+double world_edges_in_bound(const Task& task, const Config& config, bool has_data) {
+  if (config.data.world_radius <= 0.0) return 0.0;
+  const double room = config.data.world_edges_per_node;
   if (!has_data) return room;
+  const MeshTask& mesh = task.mesh();
   const std::vector<double> counts =
-      world_edges_per_node(task.dataset(), inputs.world_position()->field, inputs.world_options());
+      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
   double sum = 0.0;
   for (const double count : counts) sum += std::min(count, room);
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
@@ -142,13 +152,12 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
 
 /// Powers of two that the data has frames for, and what the configuration says.
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
-  const Task task = make_task(config, dataset).for_validation();
-  int64_t most = 0;
-  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
-    most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
-  }
   std::vector<int64_t> steps{config.unroll.steps};
-  if (task.least_frames() == 1) return steps;  // no time, nothing to unroll
+  if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
+  const SplitSamples samples = make_task(config, dataset).for_validation().samples(config.data.train_split);
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
+    most = std::max(most, samples.in_trajectory(i));
   for (const int64_t power : {1, 2, 4, 8}) {
     if (power <= most && power != config.unroll.steps) steps.push_back(power);
   }
@@ -383,12 +392,12 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
-  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_bound(task, !options.mesh);
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_bound(task, config, !options.mesh);
   if (plan.world_edges_per_node > 0.0 && !options.mesh)
     plan.notes.push_back(
         fmt::format("the least time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
-  plan.bounded = largest_batch(step, dataset);
+  plan.bounded = largest_batch(step, task);
   plan.bounded.world_edges =
       std::llround(plan.world_edges_per_node * static_cast<double>(plan.bounded.nodes));
   plan.bound = bound_of(probe, step, plan);
@@ -404,6 +413,16 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);
   return plan;
+}
+
+std::string to_text(const MemoryBudget& b) {
+  const auto mb = [](int64_t bytes) { return megabytes(bytes); };
+  return fmt::format(
+      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
+      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
+      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
+      name_of(b.mode));
 }
 
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,

@@ -15,6 +15,9 @@ enum class PlanMode : uint8_t {
   predicted,  ///< "static": nothing is computed, and the device need not be there
   measured    ///< steps are run on the device
 };
+constexpr std::string_view name_of(PlanMode mode) {
+  return mode == PlanMode::measured ? "measured" : "static";
+}
 
 /// Memory that a plan may use.
 struct MemoryRoom {
@@ -128,8 +131,6 @@ Device planned_device(const Config& config, PlanMode mode);
 
 /// "MemoryBudget(total=... batch_size=12 mode=static)", one line.
 std::string to_text(const MemoryBudget& budget);
-std::string to_text(const MemoryPlan& plan);
-std::string to_json(const MemoryPlan& plan);
 
 /// `config` with a number for train.batch = "auto", and a line that says which: a new run's is what fits now,
 /// a run that resumes from the checkpoint `resumed` (empty: none) keeps that of it. Throws ConfigError when

@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/task/upload.h>
 
 #include <algorithm>
@@ -50,7 +51,7 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
     Runtime limited(std::move(options));
     const Held held(limited, config, task);
     Recomputation chosen =
-        choose_recomputation(limited, config, task, largest_batch(config, task.dataset()), held.model);
+        choose_recomputation(limited, config, task, largest_batch(config, task), held.model);
     chosen.check = false;  // there are no values to compare
     return chosen;
   } catch (const OutOfMemory&) {
@@ -63,29 +64,6 @@ void dry_run(Runtime& runtime, StepCache& steps, const BatchLayout& layout) {
   steps.run(layout, [&](const StoragePtr& to) {
     return to != nullptr ? to : device_batch_memory(runtime, layout.bytes());
   });
-}
-
-/// Trajectories by their number of edges, then of nodes.
-template <class Better>
-int64_t pick_trajectory(const Dataset& dataset, const std::string& split, Better&& better) {
-  int64_t picked = 0;
-  const auto size = [&](int64_t i) {
-    const Dataset::MeshSizes mesh = dataset.mesh_sizes(split, i);
-    return std::pair(mesh.edges, mesh.nodes);
-  };
-  for (int64_t i = 1; i < dataset.size(split); ++i)
-    if (better(size(i), size(picked))) picked = i;
-  return picked;
-}
-
-/// The smallest class that batches of config.train.batch samples can fall into.
-int last_class(const Config& config, const Dataset& dataset, const BatchClasses& classes) {
-  const std::string& split = config.data.train_split;
-  const Dataset::MeshSizes mesh =
-      dataset.mesh_sizes(split, pick_trajectory(dataset, split, std::less<std::pair<int64_t, int64_t>>()));
-  return classes.class_of({.nodes = mesh.nodes * config.train.batch,
-                           .edges = mesh.edges * config.train.batch,
-                           .world_edges = world_room(config.data, mesh.nodes * config.train.batch)});
 }
 
 /// Counts what would be sent.
@@ -125,7 +103,7 @@ std::shared_ptr<Halo> dry_halo(Runtime& runtime, const Part& part, int64_t copie
   Halo halo = make_halo(runtime, copies * part.owned, std::move(neighbours), sent, std::move(exchange));
   halo.interior = copies * part.interior;
   if (runtime.stream().on_gpu()) {
-    const PartEdges& edges = part.edge_sets.front();
+    const PartEdges& edges = part.edges(kMeshEdges);
     const auto indices = [&](int64_t count) {
       return Tensor::empty(runtime, Shape{count}, DType::i32, Tag::data, "halo");
     };
@@ -149,7 +127,7 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
   StepCache steps(runtime, config, task, held.model, held.optimizer, recomputation_of(config, device_, task),
                   [](const std::string&) {});
   if (steps.captures()) {
-    const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, steps.classes());
+    const int last = batches == Batches::largest ? 0 : steps.classes().class_of(smallest_batch(config, task));
     for (int number = 0; number <= last; ++number)
       dry_run(runtime, steps, steps.layout(steps.classes().capacity(number)));
     steps.update();
@@ -157,7 +135,7 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
     // Planned offsets are recorded in the second step, and used from the third on.
     const int count = config.memory.plan_steps ? 3 : 2;
     for (int step = 0; step < count; ++step) {
-      dry_run(runtime, steps, steps.layout(largest_batch(config, dataset_)));
+      dry_run(runtime, steps, steps.layout(largest_batch(config, task)));
       steps.update();
     }
   }
@@ -176,9 +154,10 @@ StepProbe::PartStep StepProbe::predict_part(const Config& config, const Part& pa
                   [](const std::string&) {});
   const int64_t copies = config.train.batch;
   BatchLayout layout = steps.layout({.nodes = copies * part.owned,
-                                     .edges = copies * part.edge_sets.front().edges(),
+                                     .edges = copies * part.edges(kMeshEdges).edges(),
                                      .ghosts = copies * part.ghosts(),
-                                     .world_edges = world_room(config.data, copies * part.owned)});
+                                     .world_edges = world_room(config.data, copies * part.owned),
+                                     .graphs = copies});
   const auto exchange = std::make_shared<DryExchange>();
   layout.set_halo(dry_halo(runtime, part, copies, exchange));
   int64_t sent = 0;
@@ -211,8 +190,14 @@ std::vector<WorkTrace::Call> StepProbe::kernel_calls(const Config& config, const
 
 TrajectoryView StepProbe::largest_trajectory(const Config& config) const {
   const std::string& split = config.data.train_split;
-  return dataset_.trajectory(split,
-                             pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>()));
+  const auto size = [&](int64_t i) {
+    const Dataset::MeshSizes mesh = dataset_.mesh_sizes(split, i);
+    return std::pair(mesh.edges, mesh.nodes);
+  };
+  int64_t largest = 0;
+  for (int64_t i = 1; i < dataset_.size(split); ++i)
+    if (size(i) > size(largest)) largest = i;
+  return dataset_.trajectory(split, largest);
 }
 
 StepMemory StepProbe::measure(const Config& config) const {
@@ -223,20 +208,12 @@ StepMemory StepProbe::measure(const Config& config) const {
   const Task task = make_task(config, dataset_);
   Held held(runtime, config, task);
   StepCache steps(runtime, config, task, held.model, held.optimizer,
-                  choose_recomputation(runtime, config, task, largest_batch(config, dataset_), held.model),
+                  choose_recomputation(runtime, config, task, largest_batch(config, task), held.model),
                   [](const std::string&) {});
   runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
 
   const std::string& split = config.data.train_split;
-  const int64_t trajectory = pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>());
-  const FrameRange frames = task.sample_frames(dataset_.frames(split, trajectory));
-  if (frames.size() <= 0) {
-    throw data_error(config.data.path, "frames to train on in the trajectory of the largest mesh", "too few",
-                     "plan with --mode static, or lower unroll.steps");
-  }
-  std::vector<Sample> samples;
-  for (int64_t i = 0; i < config.train.batch; ++i)
-    samples.push_back({trajectory, frames.first + i % frames.size(), 0});
+  const std::vector<Sample> samples = largest_samples(config, task);
   Normalizers normalizers = task.online_normalizers();
   const BatchLayout layout = steps.layout(task.shape(split, samples));
   Uploader uploader(runtime, 2, layout.bytes());

@@ -23,9 +23,8 @@ struct StepMemory {
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }
 };
 
-/// Steps of one data set on one device, which need not exist. All sizes are those of a
-/// batch of config.train.batch samples of the largest mesh (with captured graphs, unless measured, of every
-/// class of batches that the data can make).
+/// Steps of one data set on one device, which need not exist. All sizes are those of largest_batch() or, with
+/// captured graphs and unless measured, of every class of batches that the data can make.
 class StepProbe {
  public:
   enum class Batches : uint8_t { largest, all_classes };

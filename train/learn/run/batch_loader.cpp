@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/part_step.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
 #include <chrono>
@@ -15,13 +16,6 @@ namespace {
 size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu() ? 2 : 0; }
 
 }  // namespace
-
-NoiseOptions noise_of(const Config& config) {
-  return {.deviation = config.train.noise,
-          .gamma = config.train.gamma,
-          .seed = static_cast<uint64_t>(config.run.seed),
-          .fields = config.train.field_noise};
-}
 
 NoiseOptions noise_at(const Config& config, int64_t step) {
   NoiseOptions noise = noise_of(config);
@@ -51,8 +45,7 @@ BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& tas
       depth_(parts != nullptr ? 0 : prefetch_depth(runtime)),
       uploader_(
           runtime, depth_ + 2,
-          task.layout(largest_batch(config, task.dataset()), config.precision, BatchLayout::Sizes::capacity)
-              .bytes()) {}
+          task.layout(largest_batch(config, task), config.precision, BatchLayout::Sizes::capacity).bytes()) {}
 
 BatchLoader::~BatchLoader() {
   if (!worker_.joinable()) return;
@@ -200,8 +193,7 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   const BatchPosition ahead = position_of(number + static_cast<int64_t>(depth_) + 1);
   if (ahead.step < total_steps_) {
     list_samples(ahead, later_);
-    for (const Sample& sample : later_)
-      task_.dataset().read_ahead(config_.data.train_split, sample.trajectory);
+    for (const Sample& sample : later_) task_.read_ahead(config_.data.train_split, sample);
   }
   if (prefetches) prefetch_behind(number, normalizers, cache);
   list_samples(at, samples_);

@@ -34,9 +34,7 @@ enum class Normalizing : uint8_t {
   learning  ///< they learn from each window before its batches are written
 };
 
-/// The noise of training samples.
-NoiseOptions noise_of(const Config& config);
-/// Of samples of window `step`: it rises over train.noise_warmup_steps.
+/// The noise of training samples of window `step`: it rises over train.noise_warmup_steps.
 NoiseOptions noise_at(const Config& config, int64_t step);
 
 class BatchLoader {

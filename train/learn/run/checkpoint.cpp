@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/regular_file.h>
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
@@ -110,10 +109,10 @@ Config saved_config(const SafetensorsView& view) {
 
 /// Weights of another convention fit by their shapes.
 void check_conventions(const SafetensorsView& view, const Config& saved, const ParameterSet& parameters) {
-  const std::string theirs = parameter_conventions(saved.model);
+  const std::string theirs = parameter_conventions(mesh_graph_net_options(saved.model));
   if (parameters.conventions().empty() || parameters.conventions() == theirs) return;
   throw data_error(view.file, "weights of a model with " + parameters.conventions(), theirs,
-                   "make the model with the options of checkpoint_config(file).model");
+                   "make the model with mesh_graph_net_options(checkpoint_config(file).model)");
 }
 
 void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/training_data.h>
@@ -32,8 +33,8 @@ void check_kept_normalizers(const fs::path& checkpoint, const Config& config, co
                        got, "set train.init_normalizers = \"refit\"");
   };
   const double dt = dataset.dt();
-  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  if (dynamics && trained->dt > 0 && dt > 0 && std::abs(trained->dt - dt) > 1e-6 * trained->dt)
+  if (over_time(config.task.name) && trained->dt > 0 && dt > 0 &&
+      std::abs(trained->dt - dt) > 1e-6 * trained->dt)
     refuse(fmt::format("data of dt = {} s", trained->dt), fmt::format("dt = {} s", dt));
   if (training_data(dataset, config.data).offsets != trained->offsets)
     refuse("fields with the offsets", "data with others");

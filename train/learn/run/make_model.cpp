@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/learn/run/make_model.h>
 
 namespace meshgrad {
 
 Model make_model(const ModelConfig& config, const ModelSizes& sizes) {
-  return make_mesh_graph_net(config, sizes);  // config.name has this one value
+  return make_mesh_graph_net(mesh_graph_net_options(config), sizes);  // config.name has this one value
 }
 
 Model make_model(Runtime& runtime, const Config& config, const ModelSizes& sizes) {

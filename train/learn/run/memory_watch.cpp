@@ -47,7 +47,8 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
     epoch.alarm = fmt::format(
         "memory: fragmentation has grown from {:.0f} % of what is reserved (epoch {}) to {:.0f} % (epoch "
         "{}); {} "
-        "reserved for {} at most in use; fix: set memory.history, and see in memory/memory.html what holds "
+        "reserved for {} at most in use; fix: set memory.history, and see with `meshgrad memory page` what "
+        "holds "
         "it",
         100.0 * least_waste_, least_epoch_, 100.0 * epoch.waste, number, gib(stats.reserved.peak),
         gib(stats.allocated.peak));

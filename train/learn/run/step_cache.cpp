@@ -3,6 +3,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/span.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/task/upload.h>
 
 #include <fmt/format.h>
@@ -42,11 +43,7 @@ std::unique_ptr<OffloadStore> make_offload_store(const Runtime& runtime, const C
 
 int BatchClasses::class_of(const BatchShape& batch) const {
   int number = 0;
-  const auto holds = [&](int candidate) {
-    const BatchShape most = capacity(candidate);
-    return batch.nodes <= most.nodes && batch.edges <= most.edges && batch.world_edges <= most.world_edges;
-  };
-  while (number + 1 < kClasses && holds(number + 1)) ++number;
+  while (number + 1 < kClasses && capacity(number + 1).holds(batch)) ++number;
   return number;
 }
 
@@ -54,7 +51,8 @@ BatchShape BatchClasses::capacity(int number) const {
   const auto part = [number](int64_t whole) { return ((whole - 1) >> number) + 1; };
   return {.nodes = part(largest_.nodes),
           .edges = part(largest_.edges),
-          .world_edges = largest_.world_edges == 0 ? 0 : part(largest_.world_edges)};
+          .world_edges = largest_.world_edges == 0 ? 0 : part(largest_.world_edges),
+          .graphs = largest_.graphs};
 }
 
 StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
@@ -68,7 +66,7 @@ StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, c
       store_(make_offload_store(runtime, config, recomputation_)),
       note_(std::move(note)),
       most_captured_(most_captured),
-      classes_(largest_batch(config, task.dataset())) {
+      classes_(largest_batch(config, task)) {
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
     note_("graphs = \"capture\" needs a GPU: kernels run one by one");
@@ -82,7 +80,7 @@ BatchLayout StepCache::layout(const BatchShape& shape) const {
   BatchLayout layout = captures() ? task_.layout(classes_.capacity(classes_.class_of(shape)),
                                                  config_.precision, BatchLayout::Sizes::capacity)
                                   : task_.layout(shape, config_.precision, BatchLayout::Sizes::exact);
-  if (runtime_.stream().on_gpu() && shape.ghosts == 0) task_.inputs().add_world_search(layout);
+  if (runtime_.stream().on_gpu() && shape.ghosts == 0) task_.add_device_inputs(layout);
   return layout;
 }
 

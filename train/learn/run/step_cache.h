@@ -22,8 +22,9 @@ namespace meshgrad {
 /// Told in the backward pass from which element on the gradients' arena is final.
 using GradientsReady = std::function<void(int64_t first)>;
 
-/// Classes of batch sizes: the largest batch's sizes halved up to five times. A function of configuration and
-/// data alone, because sums may depend on capacities in their last bits.
+/// Classes of batch sizes: the largest batch's sizes halved up to five times, but for its number of graphs,
+/// which small meshes have as well as large ones. A function of configuration and data alone, because sums
+/// may depend on capacities in their last bits.
 class BatchClasses {
  public:
   static constexpr int kClasses = 6;

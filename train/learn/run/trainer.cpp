@@ -3,7 +3,6 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
 #include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/non_finite.h>
@@ -41,7 +40,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       sum_(runtime, ranks_, config.ranks, model_) {
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
-  if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
+  if (config.train.validate_every > 0) task_.samples(config.data.valid_split);  // says which exist
 }
 
 /// The story: windows of batches, each window one optimizer step.
@@ -69,8 +68,8 @@ TrainResult Trainer::run() {
   } else {
     message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
     if (!config_.train.freeze.empty()) message(describe_frozen(model_.parameters, config_.train.freeze));
-    const std::string sampling = describe_sampling(
-        config_.loss, task_.inputs(), config_.data.train_split,
+    const std::string sampling = task_.describe_sampling(
+        config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
     if (!sampling.empty()) message(sampling);
   }
@@ -132,7 +131,7 @@ void Trainer::start() {
   if (ranks_.first()) {
     folder_.create(config_);
     opened();
-    for (const std::string& warning : data_warnings(task_.dataset(), config_)) message("warning: " + warning);
+    for (const TaskWarning& warning : task_.validate(config_)) message("warning: " + warning.text);
   }
   allocate();
   if (!config_.train.init.empty()) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/json_fault.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/training_data.h>
 
 #include <algorithm>
@@ -85,8 +86,7 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
 void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
                          const Config& config) {
   constexpr double kRounding = 1e-6;  // of a dt in f32
-  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  if (dynamics && trained.dt > 0 && dataset.dt() > 0 &&
+  if (over_time(config.task.name) && trained.dt > 0 && dataset.dt() > 0 &&
       std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
     throw data_error(dataset.path().string(),
                      fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),

@@ -3,6 +3,7 @@
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,51 +13,125 @@ namespace meshgrad {
 
 namespace {
 
-struct SampleLoss {
-  double sum = 0.0;
-  bool stopped = false;
+double value_of(const Variable& loss, const Stream& stream) {
+  return *to_host(loss.value(), stream).data<double>();
+}
+
+/// Rows [begin, end) of a batch, as what a loss reads beside the prediction.
+Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
+  Batch own;
+  own.graph.nodes = end - begin;
+  own.graph.node_features = batch.graph.node_features.row_range(begin, end);
+  for (const NamedTensor& named : batch.tensors) {
+    own.tensors.push_back(named);
+    if (named.rows == TensorRows::nodes) own.tensors.back().tensor = named.tensor.row_range(begin, end);
+  }
+  return own;
+}
+
+/// The losses of samples that are computed together, each over its own rows.
+std::vector<double> losses_of(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
+                              std::string_view split, const std::vector<Sample>& samples) {
+  Tape tape(runtime, Tape::Mode::evaluate);
+  if (samples.size() == 1) return {value_of(task.loss(tape, model, batch, {}).sum, runtime.stream())};
+  Variable prediction;
+  Model observed = model;
+  observed.stages.push_back(
+      {"prediction", false,
+       [&prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values& values) {
+         prediction = values.front();
+         return values;
+       }});
+  task.loss(tape, observed, batch, {});
+  std::vector<double> losses;
+  int64_t begin = 0;
+  for (const Sample& sample : samples) {
+    const int64_t end = begin + task.dataset().mesh_sizes(split, sample.trajectory).nodes;
+    const Batch own = rows_of_sample(batch, begin, end);
+    const Model giving = model_giving(model, Variable(prediction.value().row_range(begin, end), false));
+    losses.push_back(value_of(task.loss(tape, giving, own, {}).sum, runtime.stream()));
+    begin = end;
+  }
+  return losses;
+}
+
+/// What is validated, and the mean of its losses: they are added in the order of samples.
+struct Validated {
+  const Task& task;
+  const std::string& split;
+  std::vector<Sample> samples;
+  double sum = 0.0, weight = 0.0;
+
+  void add(const Sample& sample, double loss) {
+    sum += loss;
+    weight += task.loss_weight(split, {sample});
+  }
+  double mean() const { return weight > 0.0 ? sum / weight : std::nan(""); }
 };
+
+std::vector<Sample> samples_of(const Task& task, const Config& config) {
+  const Sampler sampler(task, config.data.valid_split, 0);
+  const int64_t wanted = config.train.validate_samples > 0
+                             ? std::min(config.train.validate_samples, sampler.samples())
+                             : sampler.samples();
+  std::vector<Sample> samples;
+  for (int64_t i = 0; i < wanted; ++i) samples.push_back(sampler.in_order(i * sampler.samples() / wanted));
+  return samples;
+}
+
+using MakeBatch = std::function<Batch(const std::vector<Sample>&)>;
+
+/// All ranks compute each sample. False: stopped.
+bool add_in_parts(Runtime& runtime, Ranks& ranks, const Model& model, const MakeBatch& batch_of,
+                  const std::function<bool()>& stop, MeshParts& parts, Validated& all) {
+  for (const Sample& sample : all.samples) {
+    if (agree(ranks, stop && stop(), "validation")) return false;
+    const MeshView mesh = meshes_of(all.task.dataset(), all.split, {sample}).front();
+    all.add(sample, loss_in_parts(runtime, all.task, model, batch_of({sample}), mesh, parts));
+  }
+  return true;
+}
+
+/// The ranks take the batches in turn, a batch each in a round. False: stopped.
+bool add_batches(Runtime& runtime, Ranks& ranks, const Model& model, const MakeBatch& batch_of,
+                 const std::function<bool()>& stop, const BatchShape& room, Validated& all) {
+  const std::vector<std::vector<Sample>> batches = batches_within(room, all.task, all.split, all.samples);
+  const auto size = static_cast<size_t>(ranks.size());
+  for (size_t begin = 0; begin < batches.size(); begin += size) {
+    const auto round = std::span(batches).subspan(begin, std::min(size, batches.size() - begin));
+    // Of each rank: whether it stops, and its samples' losses.
+    std::vector<std::vector<double>> told(size, std::vector<double>(1));
+    for (size_t rank = 0; rank < round.size(); ++rank) told[rank].resize(1 + round[rank].size());
+    std::vector<double>& mine = told[static_cast<size_t>(ranks.rank())];
+    if (stop && stop()) {
+      mine.front() = 1.0;
+    } else if (mine.size() > 1) {
+      const std::vector<Sample>& own = round[static_cast<size_t>(ranks.rank())];
+      std::ranges::copy(losses_of(runtime, all.task, model, batch_of(own), all.split, own), mine.begin() + 1);
+    }
+    std::vector<std::span<std::byte>> bytes;
+    for (std::vector<double>& values : told) bytes.push_back(std::as_writable_bytes(std::span(values)));
+    all_gather_bytes(ranks, bytes, "validation");
+    if (std::ranges::any_of(told, [](const auto& values) { return values.front() != 0.0; })) return false;
+    for (size_t rank = 0; rank < round.size(); ++rank)
+      for (size_t i = 0; i < round[rank].size(); ++i) all.add(round[rank][i], told[rank][1 + i]);
+  }
+  return true;
+}
 
 std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task& trained, const Model& model,
                                       Normalizers& normalizers, const Config& config,
                                       const std::function<bool()>& stop, MeshParts* parts) {
   const Task task = trained.for_validation();
   const std::string& split = config.data.valid_split;
-  const Sampler sampler(task, split, 0);
-  const int64_t wanted = config.train.validate_samples > 0
-                             ? std::min(config.train.validate_samples, sampler.samples())
-                             : sampler.samples();
-  double sum = 0.0;
-  double weight = 0.0;
-  const auto sample = [&](int64_t i) {
-    return std::vector<Sample>{sampler.in_order(i * sampler.samples() / wanted)};
+  Validated all{task, split, samples_of(task, config)};
+  const auto batch_of = [&](const std::vector<Sample>& samples) {
+    return training_batch(task, runtime, config.precision, split, samples, {}, normalizers);
   };
-  for (int64_t i = 0; parts != nullptr && i < wanted; ++i) {
-    if (agree(ranks, stop && stop(), "validation")) return std::nullopt;
-    const Batch batch = training_batch(task, runtime, config.precision, split, sample(i), {}, normalizers);
-    sum += loss_in_parts(runtime, task, model, batch, meshes_of(task.dataset(), split, sample(i)).front(),
-                         *parts);
-    weight += task.loss_weight(split, sample(i));
-  }
-  for (int64_t begin = 0; parts == nullptr && begin < wanted; begin += ranks.size()) {
-    const int64_t end = std::min<int64_t>(wanted, begin + ranks.size());
-    SampleLoss mine{.sum = 0.0, .stopped = stop && stop()};
-    if (!mine.stopped && begin + ranks.rank() < end) {
-      const Batch batch = training_batch(task, runtime, config.precision, split, sample(begin + ranks.rank()),
-                                         {}, normalizers);
-      Tape tape(runtime, Tape::Mode::evaluate);
-      const Variable loss = task.loss(tape, model, batch, {}).sum;
-      mine.sum = *to_host(loss.value(), runtime.stream()).data<double>();
-    }
-    const std::vector<SampleLoss> losses = all_gather(ranks, mine, "validation");
-    if (std::any_of(losses.begin(), losses.end(), [](const SampleLoss& loss) { return loss.stopped; }))
-      return std::nullopt;
-    for (int64_t i = begin; i < end; ++i) {
-      sum += losses[static_cast<size_t>(i - begin)].sum;
-      weight += task.loss_weight(split, sample(i));
-    }
-  }
-  return weight > 0.0 ? sum / weight : std::nan("");
+  const bool done = parts != nullptr ? add_in_parts(runtime, ranks, model, batch_of, stop, *parts, all)
+                                     : add_batches(runtime, ranks, model, batch_of, stop,
+                                                   largest_batch(config, trained), all);
+  return done ? std::optional(all.mean()) : std::nullopt;
 }
 
 /// Calls `use` while the model has the weights of `average`, if there is one.
@@ -74,6 +149,27 @@ auto with_weights(const Runtime& runtime, const ParameterSet& parameters, const 
 }
 
 }  // namespace
+
+std::vector<std::vector<Sample>> batches_within(const BatchShape& room, const Task& task,
+                                                std::string_view split, std::span<const Sample> samples) {
+  std::vector<std::vector<Sample>> batches;
+  BatchShape filled = room;
+  for (const Sample& sample : samples) {
+    // Where a batch holds one graph there is nothing to measure.
+    const BatchShape one = room.graphs > 1 ? task.shape(split, {sample}) : room;
+    filled = {.nodes = filled.nodes + one.nodes,
+              .edges = filled.edges + one.edges,
+              .world_edges = filled.world_edges + one.world_edges,
+              .graphs = filled.graphs + 1};
+    if (batches.empty() || !room.holds(filled)) {
+      batches.emplace_back();
+      filled = one;
+      filled.graphs = 1;
+    }
+    batches.back().push_back(sample);
+  }
+  return batches;
+}
 
 std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                       const Tensor& average, Normalizers& normalizers, const Config& config,

@@ -5,6 +5,8 @@
 #include <meshgrad/nn/model.h>
 
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +18,9 @@ struct BatchShape {
   int64_t edges = 0;
   int64_t ghosts = 0;       ///< of a part of a mesh, behind the nodes that it owns
   int64_t world_edges = 0;  ///< room for them
+  int64_t graphs = 1;       ///< whole meshes
+  /// Whether a batch of that shape has room in one of this.
+  bool holds(const BatchShape& batch) const;
   bool operator==(const BatchShape&) const = default;
 };
 
@@ -42,6 +47,19 @@ struct Batch {
   bool has(std::string_view name) const;
 };
 
+/// A tensor that the search for non-finite values reads before it runs the model; rows where `mask` is 0 do
+/// not count.
+struct GivenTensor {
+  std::string name;
+  Tensor tensor;
+  Rows rows;
+  Tensor mask;
+};
+
+/// Writes the starts of a batch on the host, if it has them: of graphs with these numbers of nodes, and of
+/// empty ones where there is room for more.
+void write_graph_starts(const GraphBatch& batch, std::span<const int64_t> nodes);
+
 /// f64 [1]: weight of the window's loss, which every training batch carries.
 inline constexpr std::string_view kWindowWeight = "window_weight";
 
@@ -52,8 +70,9 @@ class BatchLayout {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts)
   };
-  /// Room for the edge sets "mesh" and, where `sizes` has two, "world", and for features of `sizes`, stored
-  /// in `dtype`; and for kWindowWeight. A batch carries its real number of world edges in any case.
+  /// Room for the edge sets kMeshEdges and, where `sizes` has two, kWorldEdges, and for features of `sizes`,
+  /// stored in `dtype`; for starts of graphs where `sizes` asks for them; and for kWindowWeight. A batch
+  /// carries its real number of world edges in any case.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor behind those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
@@ -63,8 +82,8 @@ class BatchLayout {
   const BatchShape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
   int64_t bytes() const { return bytes_; }
-  /// The tensors over `bytes()` of memory on the host or on a device; graph offsets are empty. Without
-  /// `counts` all room for edges counts as edges: a dry run on the CPU has no memory to read numbers from.
+  /// The tensors over `bytes()` of memory on the host or on a device. Without `counts` all room for edges
+  /// counts as edges: a dry run on the CPU has no memory to read numbers from.
   Batch batch(const StoragePtr& memory, bool counts = true) const;
 
  private:
@@ -77,13 +96,13 @@ class BatchLayout {
   };
   /// Offsets of an edge set's tensors.
   struct PlacedEdges {
-    const char* name;
+    std::string_view name;
     int64_t edges, inputs;
     bool counted;
     int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
   };
   int64_t place(int64_t bytes);
-  void place_edges(const char* name, int64_t edges, int64_t inputs, bool counted);
+  void place_edges(std::string_view name, int64_t edges, int64_t inputs, bool counted);
 
   BatchShape shape_;
   int64_t node_inputs_;
@@ -91,6 +110,7 @@ class BatchLayout {
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;
   int64_t node_features_;
+  int64_t graph_starts_ = -1;  ///< -1: not asked for
   InlineVector<Placed, 12> placed_;
   std::shared_ptr<const Halo> halo_;
 };

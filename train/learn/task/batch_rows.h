@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a batch's tensors, written and read by the host in f32 or f64 whatever their storage is.
 #pragma once
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/mesh_task.h>
 #include <meshgrad/train/learn/task/upload.h>
 
 #include <algorithm>
@@ -64,16 +64,20 @@ std::span<T> read_rows(const Tensor& tensor, std::vector<T>& values) {
 /// [nodes, outputs], in the accumulator of the batch's dtype; edges read the state that it leaves in
 /// `scratch`.
 template <class WriteSample>
-void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_view split,
+void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view split,
                       const std::vector<Sample>& samples, Normalizers& normalizers, bool learn,
                       SampleScratch& scratch, WriteSample&& write_sample) {
-  const EdgeSet& edge_set = batch.graph.edge_sets.front();
+  const FieldSelection& fields = task.fields;
+  const EdgeSet& edge_set = batch.graph.edges(kMeshEdges);
   const Tensor& target = batch.tensor("target");
   Dataset::MeshSizes all;
+  std::vector<int64_t> graph_nodes;
   for (const Sample& sample : samples) {
-    const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
+    const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
     all = append_to_union(edge_set.graph, view.mesh(), all);
+    if (batch.graph.graph_starts.defined()) graph_nodes.push_back(view.mesh().nodes);
   }
+  write_graph_starts(batch.graph, graph_nodes);
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);
@@ -81,34 +85,34 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
     T* edges = edge_rows.values().data();
     std::optional<RowsInPlace<T>> world_rows;
     Dataset::MeshSizes world;
-    const bool searched = inputs.is_searched(batch);
-    if (inputs.has_world_edges() && !searched) {
-      const EdgeSet& set = batch.graph.edge_sets[1];
+    const bool searched = task.world.is_for_device(batch);
+    if (task.world.any() && !searched) {
+      const EdgeSet& set = batch.graph.edges(kWorldEdges);
       world_rows.emplace(set.features, 0, set.graph.edges, scratch.wide_world);
     }
     int64_t node = 0;
     int32_t mesh = 0;
     for (const Sample& sample : samples) {
-      const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
-      write_sample(view, sample, node_rows.values().data() + node * inputs.node_inputs(),
-                   target_rows.data() + node * inputs.outputs());
-      inputs.write_edges(view, sample.frame, scratch.state, scratch, edges);
-      edges += view.mesh().edges * inputs.edge_inputs();
+      const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
+      write_sample(view, sample, node_rows.values().data() + node * fields.node_inputs,
+                   target_rows.data() + node * fields.outputs);
+      write_edges(fields, view, sample.frame, scratch.state, scratch, edges);
+      edges += view.mesh().edges * task.sizes.edge_inputs.front();
+      std::span<const float> positions;
+      if (task.world.any())
+        positions = fields.current_positions(view, sample.frame, scratch.state, scratch.positions);
       if (world_rows) {
-        const MeshEdges found = inputs.world_edges_at(view, sample.frame, scratch.state, scratch,
-                                                      inputs.world_limit(view.mesh().nodes));
-        world = inputs.append_world_edges(batch.graph.edge_sets[1].graph, found, view, sample.frame,
-                                          scratch.state, world, scratch,
-                                          world_rows->values().data() + world.edges * inputs.world_inputs());
+        const MeshEdges found =
+            task.world.edges_at(view, sample.frame, positions, task.world.limit(view.mesh().nodes));
+        world = task.world.append(batch.graph.edges(kWorldEdges).graph, found, view, positions, world,
+                                  world_rows->values().data() + world.edges * task.world.inputs());
       }
-      if (searched)
-        inputs.write_world_search(batch, view, sample.frame, scratch.state, {mesh++, node}, normalizers,
-                                  scratch);
-      inputs.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
+      if (searched) task.world.write_search(batch, view.mesh(), positions, {mesh++, node}, normalizers);
+      fields.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
       node += view.mesh().nodes;
     }
     const std::span<T> world_values =
-        world_rows ? world_rows->values().first(static_cast<size_t>(world.edges * inputs.world_inputs()))
+        world_rows ? world_rows->values().first(static_cast<size_t>(world.edges * task.world.inputs()))
                    : std::span<T>();
     if (learn) {
       normalizers.nodes.accumulate(std::span<const T>(node_rows.values()));

@@ -102,16 +102,16 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
 // The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of the horizons.
 constexpr size_t kOneStep = 0, kNoChange = 1, kAllSteps = 2, kFirstHorizon = 3;
 
-ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& task,
+ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
                              const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
                              const ErrorSums& zeros) {
   ErrorSums errors = zeros;
-  const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, number);
-  const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
-  const FrameRange range = task.for_validation().sample_frames(trajectory.frames());
+  const TrajectoryView trajectory = task.dataset.trajectory(options.split, number);
+  const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
+  const FrameRange range = task.sample_frames(trajectory.frames());
   for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
     const FieldState state = task.state_at(trajectory, t);
-    const std::vector<float> truth = task.inputs().target_values(trajectory, t + 1);
+    const std::vector<float> truth = task.fields.target_values(trajectory, t + 1);
     errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask);
     errors[kNoChange].add(state.current, truth, mask);
   }
@@ -133,18 +133,32 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& ta
     // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
     // finite.
     if (options.progress) options.progress(fmt::format("a rollout has diverged: {}", error.what()));
-    const std::vector<float> none(task.inputs().target_values(trajectory, range.first).size(), std::nanf(""));
+    const std::vector<float> none(task.fields.target_values(trajectory, range.first).size(), std::nanf(""));
     while (step < steps) compare(none, none);
   }
   return errors;
 }
 
-void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, const EvaluateOptions& options,
-                      Evaluation& result) {
+/// Checks that there is something to compare.
+Evaluation begin_evaluation(const MeshTask& task, const EvaluateOptions& options) {
+  const int64_t size = task.dataset.size(options.split);
+  task.check_something_to_predict(options.split);
+  return {.split = options.split,
+          .trajectories = options.trajectories > 0 ? std::min(options.trajectories, size) : size,
+          .targets = task.fields.target_names(),
+          .fields = {},
+          .dynamics = {}};
+}
+
+}  // namespace
+
+Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+  const MeshTask task = mesh_.for_validation();
+  Evaluation result = begin_evaluation(task, options);
   DynamicsErrors& errors = result.dynamics.emplace();
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
-  errors.inputs_from_data = given_inputs(task.inputs());
-  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task.inputs().targets()));
+  errors.inputs_from_data = task.fields.given_inputs();
+  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task.fields.targets));
   const ErrorSums sums =
       sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
         if (options.progress)
@@ -155,7 +169,7 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
   errors.no_change = sums[kNoChange].fields();
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < result.trajectories; ++i)
-    lengths.push_back(rollout_frames(task, task.inputs().dataset().trajectory(options.split, i), {}));
+    lengths.push_back(rollout_frames(task, task.dataset.trajectory(options.split, i), {}));
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const auto rollouts = [&](int64_t steps) {
     return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });
@@ -167,61 +181,27 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
   }
   std::ranges::sort(errors.rollouts, {}, &RolloutErrors::steps);
   errors.rollouts.push_back({longest, rollouts(longest), sums[kAllSteps].fields()});
+  return result;
 }
 
-void compare_steady(const TrainedModel& trained, const SteadyField& task, const EvaluateOptions& options,
-                    Evaluation& result) {
-  const ErrorSums zeros(1, FieldErrors(task.inputs().targets()));
+Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+  const MeshTask& task = mesh_;
+  Evaluation result = begin_evaluation(task, options);
+  const ErrorSums zeros(1, FieldErrors(task.fields.targets));
   const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
     if (options.progress && i % 100 == 0)
       options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));
     ErrorSums errors = zeros;
-    const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, i);
-    const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
+    const TrajectoryView trajectory = task.dataset.trajectory(options.split, i);
+    const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
-      errors.front().add(predict_steady(trained, task, trajectory, t),
-                         task.inputs().target_values(trajectory, t), mask);
+      const FieldState truth = task.state_at(trajectory, t);
+      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask);
     }
     return errors;
   });
   result.fields = sums.front().fields();
-}
-
-}  // namespace
-
-void check_something_to_predict(const Task& task, const std::string& split,
-                                std::optional<int64_t> trajectory) {
-  const std::string where =
-      trajectory ? fmt::format("trajectory {} of split {}", *trajectory, split) : "split " + split;
-  const int64_t first = trajectory.value_or(0);
-  const int64_t end = trajectory ? first + 1 : task.dataset().size(split);
-  int64_t nodes = 0, frames = 0;
-  for (int64_t i = first; i < end; ++i) {
-    const TrajectoryView view = task.dataset().trajectory(split, i);
-    const int64_t predicted = task.inputs().predicted_nodes(view.mesh());
-    nodes += predicted;
-    if (predicted > 0) frames += task.for_validation().sample_frames(view.frames()).size();
-  }
-  if (nodes == 0) {
-    throw config_error(
-        "data.predicted_types", "types that nodes of " + where + " have",
-        fmt::format("[{}]", fmt::join(task.inputs().config().predicted_types, ", ")),
-        "choose another --split or --data; see meshgrad info " + task.dataset().path().string());
-  }
-  if (frames == 0) {
-    throw config_error("--split", fmt::format("at least {} frames", task.for_validation().least_frames()),
-                       "fewer in " + where, "choose another --split or --data");
-  }
-}
-
-std::vector<std::string> given_inputs(const MeshInputs& inputs) {
-  std::vector<std::string> names;
-  for (const MeshInputs::Input& input : inputs.inputs()) {
-    if (input.field.dynamic && input.target_column < 0) names.push_back(input.field.name);
-  }
-  const auto& world = inputs.world_position();
-  if (world && world->field.dynamic && world->target_column < 0) names.push_back(world->field.name);
-  return names;
+  return result;
 }
 
 std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
@@ -234,15 +214,7 @@ std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
 }
 
 Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) {
-  const int64_t size = trained.task.dataset().size(options.split);
-  Evaluation result{.split = options.split,
-                    .trajectories = options.trajectories > 0 ? std::min(options.trajectories, size) : size,
-                    .targets = trained.task.inputs().target_names()};
-  check_something_to_predict(trained.task, options.split);
-  if (const auto* dynamics = trained.task.as<MeshDynamics>())
-    compare_dynamics(trained, *dynamics, options, result);
-  if (const auto* steady = trained.task.as<SteadyField>()) compare_steady(trained, *steady, options, result);
-  return result;
+  return trained.task.evaluate(trained, options);
 }
 
 }  // namespace meshgrad

@@ -43,18 +43,9 @@ class FieldErrors {
   std::vector<Sums> sums_;
 };
 
-/// Names of the inputs that change over time and are not predicted: rollouts read them from the data at every
-/// step.
-std::vector<std::string> given_inputs(const MeshInputs& inputs);
-
 /// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
 std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
                                            const std::vector<FieldError>& reference);
-
-/// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
-/// data.predicted_types, or too few frames. Errors over nothing would be NaN.
-void check_something_to_predict(const Task& task, const std::string& split,
-                                std::optional<int64_t> trajectory = {});
 
 /// Throws ConfigError for an unknown split, and for one without anything to predict.
 Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);

@@ -108,7 +108,7 @@ std::vector<int32_t> MeshCut::owners(const MeshView& mesh, int64_t parts) const 
     }
     return given;
   }
-  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
   const std::vector<int32_t> weights = node_weights({&edges, 1}, mesh.nodes);
   if (method == MeshPartition::metis) return metis_owners({&edges, 1}, weights, parts);
   return bisect_coordinates(mesh.positions, mesh.dim, weights, parts);
@@ -205,11 +205,11 @@ void MeshParts::use(const std::shared_ptr<const DeviceRanks>& between_gpus) {
 }
 
 void MeshParts::begin_batch(const GraphBatch& whole) {
-  if (whole.edge_sets.size() > 1) known_.clear();
+  if (whole.has_edges(kWorldEdges)) known_.clear();
 }
 
 void MeshParts::check(const MeshView& mesh) {
-  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
   given_part({&mesh, 1}, {&edges, 1});
 }
 
@@ -262,9 +262,10 @@ std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
 }
 
 BatchShape shape_of(const Part& part) {
-  const int64_t world = part.edge_sets.size() > 1 ? std::max<int64_t>(1, part.edge_sets[1].edges()) : 0;
+  const int64_t world =
+      part.has_edges(kWorldEdges) ? std::max<int64_t>(1, part.edges(kWorldEdges).edges()) : 0;
   return {.nodes = part.owned,
-          .edges = part.edge_sets.front().edges(),
+          .edges = part.edges(kMeshEdges).edges(),
           .ghosts = part.ghosts(),
           .world_edges = world};
 }

@@ -81,12 +81,19 @@ struct DynamicsErrors {
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
 };
 
+/// A number that a task reports beside, or in place of, the errors of fields.
+struct Metric {
+  std::string name, unit;  ///< "accuracy", ""
+  double value = 0.0;
+};
+
 struct Evaluation {
   std::string split;
   int64_t trajectories = 0;
-  std::string targets;             ///< "velocity, pressure"
-  std::vector<FieldError> fields;  ///< of one prediction: one step ahead, or of the steady fields
-  std::optional<DynamicsErrors> dynamics;
+  std::string targets;                  ///< "velocity, pressure"
+  std::vector<FieldError> fields = {};  ///< of one prediction: one step ahead, or of the steady fields
+  std::optional<DynamicsErrors> dynamics = {};
+  std::vector<Metric> metrics = {};
 };
 
 }  // namespace meshgrad

@@ -16,43 +16,39 @@ Tensor run_model(const TrainedModel& trained, const MeshView& mesh, const Batch&
 
 }  // namespace
 
-std::vector<float> predict_next(const TrainedModel& trained, const MeshDynamics& task,
+std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
                                 const TrajectoryView& trajectory, int64_t t, const FieldState& state) {
   const Batch batch =
       task.prediction_batch(trained.runtime, trained.precision, trajectory, t, state, trained.normalizers);
-  return task.advance(trajectory, state, run_model(trained, trajectory.mesh(), batch), trained.normalizers);
+  FieldState next = state;
+  SampleScratch scratch;
+  task.advance(trajectory.mesh(), run_model(trained, trajectory.mesh(), batch), trained.normalizers, scratch,
+               next);
+  return std::move(next.current);
 }
 
-std::vector<float> predict_steady(const TrainedModel& trained, const SteadyField& task,
-                                  const TrajectoryView& trajectory, int64_t t) {
-  const Batch batch = task.inputs().prediction_batch(trained.runtime, trained.precision, trajectory, t, {},
-                                                     trained.normalizers);
-  return task.physical(trajectory.mesh(), run_model(trained, trajectory.mesh(), batch), trained.normalizers,
-                       task.inputs().target_values(trajectory, t));
-}
-
-int64_t rollout_frames(const MeshDynamics& task, const TrajectoryView& trajectory,
+int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory,
                        const RolloutOptions& options) {
   const int64_t frames = task.for_validation().sample_frames(trajectory.frames()).size();
   return frames == 0 || options.steps == 0 ? frames : options.steps;
 }
 
-void roll_out(const TrainedModel& trained, const MeshDynamics& task, const TrajectoryView& trajectory,
+void roll_out(const TrainedModel& trained, const MeshTask& task, const TrajectoryView& trajectory,
               const RolloutOptions& options, const std::function<void(const RolloutFrame&)>& one_frame) {
   const int64_t count = rollout_frames(task, trajectory, options);
   if (count == 0) return;
   const int64_t first = task.for_validation().sample_frames(trajectory.frames()).first;
   const int64_t last = trajectory.frames() - 1;
-  const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
-  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
+  const auto width = static_cast<size_t>(task.fields.outputs);
   const std::vector<float> none;
   FieldState state = task.state_at(trajectory, first);
   for (int64_t t = first; t < first + count; ++t) {
     std::vector<float> next = predict_next(trained, task, trajectory, std::min(t, last), state);
-    const std::vector<float> data = task.inputs().target_values(trajectory, std::min(t + 1, last));
+    const std::vector<float> data = task.fields.target_values(trajectory, std::min(t + 1, last));
     for (size_t i = 0; i < next.size(); ++i) {
-      const bool kinematic = task.inputs().is_kinematic(trajectory.mesh().node_type[i / width]) &&
-                             task.inputs().is_known_change(static_cast<int64_t>(i % width));
+      const bool kinematic = task.fields.is_kinematic(trajectory.mesh().node_type[i / width]) &&
+                             task.fields.is_known_change(static_cast<int64_t>(i % width));
       const bool given = options.boundary == RolloutBoundary::data || kinematic;
       if (mask[i / width] == 0 && given) next[i] = data[i];
     }

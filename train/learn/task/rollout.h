@@ -5,22 +5,18 @@
 
 namespace meshgrad {
 
-/// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state` elsewhere.
-std::vector<float> predict_next(const TrainedModel& trained, const MeshDynamics& task,
+/// Target fields one frame after t (without time: of frame t), [nodes, outputs]: predicted on predicted
+/// nodes, as in `state` elsewhere.
+std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
                                 const TrajectoryView& trajectory, int64_t t, const FieldState& state);
-
-/// Target fields of frame t, [nodes, outputs]: predicted on predicted nodes, the data's elsewhere.
-std::vector<float> predict_steady(const TrainedModel& trained, const SteadyField& task,
-                                  const TrajectoryView& trajectory, int64_t t);
 
 /// Feeds predictions back as inputs, from the first frame that has the neighbours it needs. Nodes that are
 /// not predicted take the data's values, or keep their initial ones. A trajectory that is too short has no
 /// frame.
-void roll_out(const TrainedModel& trained, const MeshDynamics& task, const TrajectoryView& trajectory,
+void roll_out(const TrainedModel& trained, const MeshTask& task, const TrajectoryView& trajectory,
               const RolloutOptions& options, const std::function<void(const RolloutFrame&)>& one_frame);
 
 /// Frames that roll_out makes.
-int64_t rollout_frames(const MeshDynamics& task, const TrajectoryView& trajectory,
-                       const RolloutOptions& options);
+int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory, const RolloutOptions& options);
 
 }  // namespace meshgrad

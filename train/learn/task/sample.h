@@ -24,6 +24,19 @@ struct FrameRange {
   int64_t size() const { return end - first; }
 };
 
+/// The samples of a split in order: of its first trajectory, then of the next ones.
+struct SplitSamples {
+  int64_t first_frame = 0;            ///< of each trajectory's samples
+  std::vector<int64_t> starts = {0};  ///< by trajectory, and the total
+
+  int64_t size() const { return starts.back(); }
+  void add(int64_t samples) { starts.push_back(size() + samples); }
+  int64_t in_trajectory(int64_t i) const {
+    return starts[static_cast<size_t>(i) + 1] - starts[static_cast<size_t>(i)];
+  }
+  Sample at(int64_t i) const;
+};
+
 /// Training noise of a sample; none in validation and prediction.
 struct NoiseOptions {
   double deviation = 0.0;  ///< standard deviation, in the unit of the noisy fields
@@ -40,5 +53,8 @@ struct NoiseOptions {
     return 0.0;
   }
 };
+
+/// The noise of training samples.
+NoiseOptions noise_of(const Config& config);
 
 }  // namespace meshgrad

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/task.h>
 
@@ -11,24 +12,36 @@ Task make_task(const Config& config, const Dataset& dataset) {
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss));
 }
 
+const MeshTask& Task::mesh() const {
+  const MeshTask* mesh = nullptr;
+  visit_shared([&](const auto& task) {
+    if constexpr (requires { task.fields; }) mesh = &task;
+  });
+  if (mesh == nullptr) throw invalid_argument("task", "a task on meshes", "another", "see task.name");
+  return *mesh;
+}
+
+Sample SplitSamples::at(int64_t i) const {
+  const auto next = std::upper_bound(starts.begin(), starts.end(), i);
+  const int64_t trajectory = next - starts.begin() - 1;
+  return {trajectory, first_frame + i - starts[static_cast<size_t>(trajectory)], 0};
+}
+
+NoiseOptions noise_of(const Config& config) {
+  return {.deviation = config.train.noise,
+          .gamma = config.train.gamma,
+          .seed = static_cast<uint64_t>(config.run.seed),
+          .fields = config.train.field_noise};
+}
+
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,
                      const std::vector<Sample>& samples, const NoiseOptions& noise, Normalizers& normalizers,
                      bool learn) {
   const BatchLayout layout = task.layout(task.shape(split, samples), dtype, BatchLayout::Sizes::exact);
   SampleScratch scratch;
-  Batch batch = make_batch(runtime, layout, [&](const Batch& host) {
+  return make_batch(runtime, layout, [&](const Batch& host) {
     task.write(host, split, samples, noise, normalizers, learn, scratch);
   });
-  batch.graph.graph_offsets = graph_offsets(task.dataset(), split, samples);
-  return batch;
-}
-
-BatchShape largest_batch(const Config& config, const Dataset& dataset) {
-  const Dataset::MeshSizes mesh = dataset.largest_mesh(config.data.train_split);
-  BatchShape largest{.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
-                     .edges = std::max<int64_t>(1, config.train.batch * mesh.edges)};
-  largest.world_edges = world_room(config.data, largest.nodes);
-  return largest;
 }
 
 }  // namespace meshgrad

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Task: what a learning problem is. It says what a sample is, how samples become a batch, what is compared
 // and what is reported. The trainer, steps, plans and checkpoints know a Task and a Model, and the members of
-// neither. A closed set: a new task is a class with these members and one more name below.
+// neither; nothing here asks for a mesh, positions or frames. A closed set: a new task is a class with these
+// members and one more name below and in make_task.
 #pragma once
 #include <meshgrad/train/learn/task/steady_field.h>
 
@@ -16,60 +17,77 @@ class Task {
   decltype(auto) visit(Body&& body) const {
     return std::visit(std::forward<Body>(body), kind_);
   }
+  /// The same with the MeshTask of a task that has one: it answers for all of them.
+  template <class Body>
+  decltype(auto) visit_shared(Body&& body) const {
+    return visit([&](const auto& task) -> decltype(auto) {
+      if constexpr (requires { task.mesh(); }) {
+        return body(task.mesh());
+      } else {
+        return body(task);
+      }
+    });
+  }
 
  public:
   explicit Task(Kind kind) : kind_(std::move(kind)) {}
 
-  /// The task as one of its kinds; null when it is another.
-  template <class T>
-  const T* as() const {
-    return std::get_if<T>(&kind_);
-  }
-  const MeshInputs& inputs() const {
-    return visit([](const auto& task) -> const MeshInputs& { return task.inputs(); });
-  }
+  /// What a task on meshes reads and predicts, for programs that are about meshes; InvalidArgument for
+  /// others.
+  const MeshTask& mesh() const;
   /// What the model takes and gives.
-  const ModelSizes& sizes() const { return inputs().sizes(); }
-  const Dataset& dataset() const { return inputs().dataset(); }
-
-  /// Frames of a trajectory of `frames` at which samples start.
-  FrameRange sample_frames(int64_t frames) const {
-    return visit([&](const auto& task) { return task.sample_frames(frames); });
+  const ModelSizes& sizes() const {
+    return visit_shared([](const auto& task) -> const ModelSizes& { return task.sizes; });
   }
-  int64_t least_frames() const {
-    return visit([](const auto& task) { return task.least_frames(); });
+  const Dataset& dataset() const {
+    return visit_shared([](const auto& task) -> const Dataset& { return task.dataset; });
+  }
+
+  /// The samples of a split, perhaps none. Throws ConfigError for an unknown one.
+  SplitSamples samples(std::string_view split) const {
+    return visit_shared([&](const auto& task) { return task.samples(split); });
+  }
+  /// The error of a split without any.
+  DataError no_samples(std::string_view split) const {
+    return visit_shared([&](const auto& task) { return task.no_samples(split); });
+  }
+  /// Reads a sample's pages soon, without waiting for them.
+  void read_ahead(std::string_view split, const Sample& sample) const {
+    visit_shared([&](const auto& task) { task.read_ahead(split, sample); });
   }
   /// Normalisers from the data set's statistics, or empty ones that learn from batches.
   Normalizers dataset_normalizers(const NoiseOptions& noise) const {
-    return visit([&](const auto& task) { return task.dataset_normalizers(noise); });
+    return visit_shared([&](const auto& task) { return task.dataset_normalizers(noise); });
   }
-  Normalizers online_normalizers() const { return inputs().online_normalizers(); }
+  Normalizers online_normalizers() const {
+    return visit_shared([](const auto& task) { return task.online_normalizers(); });
+  }
 
   BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const {
-    return inputs().shape(split, samples);
+    return visit_shared([&](const auto& task) { return task.shape(split, samples); });
   }
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
     return visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
+  }
+  /// Adds what a device reads to make a part of the batch itself.
+  void add_device_inputs(BatchLayout& layout) const {
+    visit_shared([&](const auto& task) { task.add_device_inputs(layout); });
   }
   /// Writes a training batch on the host. With `learn`, the normalisers learn from it before they are
   /// applied. Throws DataError when pages of the data were lost.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
-    for (const Sample& sample : samples) dataset().trajectory(split, sample.trajectory);
   }
   /// Weight of the loss of these samples, known before a forward pass.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
-    return visit([&](const auto& task) { return task.loss_weight(split, samples); });
+    return visit_shared([&](const auto& task) { return task.loss_weight(split, samples); });
   }
-  /// The loss as a sum over its terms; first the device finds the world edges of a batch that asks for them.
-  /// All arguments but the tape must outlive the tape's entries.
+  /// The loss as a sum over its terms; first the device makes its part of the batch. All arguments but the
+  /// tape must outlive the tape's entries.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const {
-    const Tensor missing = inputs().find_world_edges(tape.runtime(), batch);
-    LossTerms terms = visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
-    terms.missing = missing;
-    return terms;
+    return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
   }
   /// The same as a function that refers to this task, which must outlive it.
   BatchLoss batch_loss() const {
@@ -86,6 +104,24 @@ class Task {
     return visit([](const auto& task) { return Task(Kind(task.for_validation())); });
   }
 
+  /// What a sample is, what the model reads and what it predicts.
+  TaskDescription describe() const {
+    return visit_shared([](const auto& task) { return task.describe(); });
+  }
+  /// What is doubtful about the configuration and the data. A key that means nothing for the task is an error
+  /// of parse_config.
+  std::vector<TaskWarning> validate(const Config& config) const {
+    return visit_shared([&](const auto& task) { return task.validate(config); });
+  }
+  /// What loss.sample leaves out, for people; empty without it. `visits`: how often a sample is used.
+  std::string describe_sampling(std::string_view split, double visits) const {
+    return visit_shared([&](const auto& task) { return task.describe_sampling(split, visits); });
+  }
+  /// Errors over a split, in physical units: see evaluate in evaluation.h.
+  Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+    return visit([&](const auto& task) { return task.evaluate(trained, options); });
+  }
+
  private:
   Kind kind_;
 };
@@ -93,12 +129,9 @@ class Task {
 /// The task that task.name names. Throws ConfigError for fields that do not fit it.
 Task make_task(const Config& config, const Dataset& dataset);
 
-/// A training batch in memory of its own on the runtime's device, with graph offsets.
+/// A training batch in memory of its own on the runtime's device.
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,
                      const std::vector<Sample>& samples, const NoiseOptions& noise, Normalizers& normalizers,
                      bool learn = false);
-
-/// The largest batch of the training split: as if all its samples had the largest mesh.
-BatchShape largest_batch(const Config& config, const Dataset& dataset);
 
 }  // namespace meshgrad

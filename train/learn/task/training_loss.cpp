@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/learn/task/training_loss.h>
+#include <meshgrad/train/learn/task/mesh_task.h>
 
 #include <fmt/format.h>
 
@@ -71,9 +71,9 @@ void TrainingLoss::add_to(BatchLayout& layout, int64_t outputs) const {
   if (weighs_columns()) layout.add(kColumns, {outputs}, dtype);
 }
 
-std::vector<double> TrainingLoss::column_weights(const MeshInputs& inputs) const {
+std::vector<double> TrainingLoss::column_weights(const FieldSelection& fields) const {
   std::vector<double> weights;
-  for (const FieldInfo& field : inputs.targets()) {
+  for (const FieldInfo& field : fields.targets) {
     const double weight =
         config_.field_weights.empty() ? config_.weight : number_of(config_.field_weights, field.name, 1.0);
     weights.resize(weights.size() + static_cast<size_t>(field.components), weight);
@@ -81,35 +81,35 @@ std::vector<double> TrainingLoss::column_weights(const MeshInputs& inputs) const
   return weights;
 }
 
-void TrainingLoss::write(const Batch& batch, const MeshInputs& inputs, std::string_view split,
+void TrainingLoss::write(const Batch& batch, const MeshTask& task, std::string_view split,
                          const std::vector<Sample>& samples, uint64_t seed) const {
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
-    if (weighs_rows()) write_rows<T>(batch, inputs, split, samples, seed);
+    if (weighs_rows()) write_rows<T>(batch, task, split, samples, seed);
     if (!weighs_columns()) return;
-    const std::vector<double> weights = column_weights(inputs);
+    const std::vector<double> weights = column_weights(task.fields);
     std::transform(weights.begin(), weights.end(), batch.tensor(kColumns).template data<T>(),
                    [](double weight) { return static_cast<T>(weight); });
   });
 }
 
 template <class T>
-void TrainingLoss::write_rows(const Batch& batch, const MeshInputs& inputs, std::string_view split,
+void TrainingLoss::write_rows(const Batch& batch, const MeshTask& task, std::string_view split,
                               const std::vector<Sample>& samples, uint64_t seed) const {
-  const auto width = static_cast<size_t>(inputs.outputs());
-  const std::vector<double> columns = column_weights(inputs);
+  const auto width = static_cast<size_t>(task.fields.outputs);
+  const std::vector<double> columns = column_weights(task.fields);
   const T* target = batch.tensor("target").data<T>();
   T* rows = batch.tensor(kRows).data<T>();
   std::vector<double> chosen;
   for (const Sample& sample : samples) {
-    const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
+    const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
     const auto types = view.mesh().node_type;
-    chosen.assign(static_cast<size_t>(inputs.predicted_nodes(view.mesh())), 1.0);
+    chosen.assign(static_cast<size_t>(task.fields.predicted_nodes(view.mesh())), 1.0);
     if (config_.sample < 1.0)
       sample_nodes(config_.sample, seed, view.sample_id(sample.frame), sample.visit, chosen);
     double squares = 0.0, weight = 0.0;
     size_t predicted = 0;
     for (size_t i = 0; i < types.size(); ++i) {
-      const bool counts = inputs.is_predicted(types[i]);
+      const bool counts = task.fields.is_predicted(types[i]);
       const double of_type = counts ? type_weight(types[i]) : 0.0;
       rows[i] = static_cast<T>(counts ? of_type * chosen[predicted++] : 0.0);
       weight += of_type;
@@ -128,15 +128,15 @@ void TrainingLoss::write_rows(const Batch& batch, const MeshInputs& inputs, std:
   }
 }
 
-double TrainingLoss::weight(const MeshInputs& inputs, std::string_view split,
+double TrainingLoss::weight(const MeshTask& task, std::string_view split,
                             const std::vector<Sample>& samples) const {
   if (config_.type_weights.empty())
-    return config_.type_weight * static_cast<double>(inputs.predicted_nodes(split, samples));
+    return config_.type_weight * static_cast<double>(task.predicted_nodes(split, samples));
   double weight = 0.0;
   for (const Sample& sample : samples) {
-    const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
+    const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
     for (const int32_t type : view.mesh().node_type)
-      if (inputs.is_predicted(type)) weight += type_weight(type);
+      if (task.fields.is_predicted(type)) weight += type_weight(type);
   }
   return weight;
 }
@@ -158,24 +158,24 @@ LossForm TrainingLoss::penalty(const Batch& batch) const {
   return form;
 }
 
-std::string describe_sampling(const LossConfig& config, const MeshInputs& inputs, const std::string& split,
-                              double visits) {
-  if (config.sample >= 1.0) return "";
+std::string TrainingLoss::describe_sampling(const MeshTask& task, std::string_view split,
+                                            double visits) const {
+  if (config_.sample >= 1.0) return "";
   // Opening a trajectory verifies it: a few of them say it.
   constexpr int64_t kTrajectories = 32;
-  const int64_t size = inputs.dataset().size(split), looked = std::min(size, kTrajectories);
+  const int64_t size = task.dataset.size(split), looked = std::min(size, kTrajectories);
   int64_t nodes = 0;
   for (int64_t i = 0; i < looked; ++i) {
-    const MeshView mesh = inputs.dataset().trajectory(split, i * size / looked).mesh();
-    nodes = std::max(nodes, inputs.predicted_nodes(mesh));
+    const MeshView mesh = task.dataset.trajectory(split, i * size / looked).mesh();
+    nodes = std::max(nodes, task.fields.predicted_nodes(mesh));
   }
-  const int64_t chosen = sampled_nodes(config.sample, nodes);
+  const int64_t chosen = sampled_nodes(config_.sample, nodes);
   const double left_out = nodes > 0 ? 1.0 - static_cast<double>(chosen) / static_cast<double>(nodes) : 0.0;
   return fmt::format(
       "loss.sample = {}: {} of {} predicted nodes of the largest mesh{} count each time ({:.3g} %); each "
       "sample is "
       "used {:.3g} times, in which {:.3g} % of its nodes count at least once",
-      config.sample, chosen, nodes, looked < size ? fmt::format(" of {} trajectories", looked) : "",
+      config_.sample, chosen, nodes, looked < size ? fmt::format(" of {} trajectories", looked) : "",
       100.0 * (1.0 - left_out), visits, 100.0 * (1.0 - std::pow(left_out, visits)));
 }
 

@@ -8,12 +8,17 @@
 // docs/loss.md has the variance.
 #pragma once
 #include <meshgrad/kernels/reduction.h>
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/learn/task/batch_layout.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <string>
 #include <vector>
 
 namespace meshgrad {
+
+struct FieldSelection;
+class MeshTask;
 
 /// Of N nodes the n that count in this use of a sample: in `weights` N/n there, 0 elsewhere. A function of
 /// its arguments alone, every subset equally likely. n is the nearest integer to fraction * N, at least 1.
@@ -25,35 +30,32 @@ int64_t sampled_nodes(double fraction, int64_t nodes);
 class TrainingLoss {
  public:
   explicit TrainingLoss(const LossConfig& config = {}) : config_(config) {}
-
   /// The same over all nodes and without a penalty: what validation reports.
   TrainingLoss for_validation() const;
   /// Adds "loss.rows" [nodes] and "loss.columns" [outputs] where there are such weights.
   void add_to(BatchLayout& layout, int64_t outputs) const;
   /// Writes them; the batch's "target" is normalised, `seed` that of the run.
-  void write(const Batch& batch, const MeshInputs& inputs, std::string_view split,
+  void write(const Batch& batch, const MeshTask& task, std::string_view split,
              const std::vector<Sample>& samples, uint64_t seed) const;
   /// Sum of the type weights of these samples' predicted nodes.
-  double weight(const MeshInputs& inputs, std::string_view split, const std::vector<Sample>& samples) const;
+  double weight(const MeshTask& task, std::string_view split, const std::vector<Sample>& samples) const;
   LossForm form(const Batch& batch) const;
   /// Whether the predicted change is penalised, and how.
   bool penalises() const { return config_.change_penalty > 0.0; }
   LossForm penalty(const Batch& batch) const;
+  /// What loss.sample comes to, for people; empty without it. `visits` is how often training uses a sample.
+  std::string describe_sampling(const MeshTask& task, std::string_view split, double visits) const;
 
  private:
   double type_weight(int64_t type) const;
   bool weighs_rows() const;
   bool weighs_columns() const { return config_.weight != 1.0 || !config_.field_weights.empty(); }
   template <class T>
-  void write_rows(const Batch& batch, const MeshInputs& inputs, std::string_view split,
+  void write_rows(const Batch& batch, const MeshTask& task, std::string_view split,
                   const std::vector<Sample>& samples, uint64_t seed) const;
-  std::vector<double> column_weights(const MeshInputs& inputs) const;
+  std::vector<double> column_weights(const FieldSelection& fields) const;
 
   LossConfig config_;
 };
-
-/// What loss.sample comes to, for people; empty without it. `visits` is how often training uses a sample.
-std::string describe_sampling(const LossConfig& config, const MeshInputs& inputs, const std::string& split,
-                              double visits);
 
 }  // namespace meshgrad

@@ -6,6 +6,7 @@
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/extras/check_page.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 #include <meshgrad/train/tools/extras/first_config.h>
@@ -190,11 +191,11 @@ std::string types_text(const std::vector<int64_t>& counts) {
 
 std::string use_text(const Checked& checked) {
   const ConfigSummary& use = *checked.use;
-  std::string text = fmt::format("task      {}{}\n", use.task,
+  std::string text = fmt::format("task      {}{}\n", name_of(checked.config.task.name),
                                  checked.guessed ? ", as meshgrad init would configure it" : "");
-  text += "nodes in  " + columns_text(use.node_inputs) + "\n";
-  text += "edges in  " + columns_text(use.edge_inputs) + "\n";
-  text += "outputs   " + columns_text(use.outputs) + "\n";
+  text += "nodes in  " + columns_text(use.columns.node_inputs) + "\n";
+  text += "edges in  " + columns_text(use.columns.edge_inputs) + "\n";
+  text += "outputs   " + columns_text(use.columns.outputs) + "\n";
   text += fmt::format("samples   {} in {}, {} in {}\n", use.train_samples, checked.config.data.train_split,
                       use.valid_samples, checked.config.data.valid_split);
   if (use.memory) {
@@ -212,9 +213,9 @@ std::string to_text(const Checked& checked) {
       checked.packed
           ? fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()), data.source())
           : fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()));
-  text += fmt::format("data      {}, {}, {} in {}-D\n",
-                      counted(data.trajectories(), "trajectory", "trajectories"),
-                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"), data.dim());
+  text += fmt::format("data      {}, {}, {} {}\n", counted(data.trajectories(), "trajectory", "trajectories"),
+                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"),
+                      dimensions_text(data.dim()));
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   const HistogramRange degree = range_of(summary.degrees);
   text += fmt::format("nodes     {} to {} a mesh, directed edges {} to {}\n", summary.nodes_min,
@@ -260,11 +261,11 @@ Json fields_json_of(const DataSummary& summary) {
 
 Json use_json(const Checked& checked) {
   const ConfigSummary& use = *checked.use;
-  Json json{{"task", use.task},
+  Json json{{"task", name_of(checked.config.task.name)},
             {"guessed", checked.guessed},
-            {"node_inputs", columns_json(use.node_inputs)},
-            {"edge_inputs", columns_json(use.edge_inputs)},
-            {"outputs", columns_json(use.outputs)},
+            {"node_inputs", columns_json(use.columns.node_inputs)},
+            {"edge_inputs", columns_json(use.columns.edge_inputs)},
+            {"outputs", columns_json(use.columns.outputs)},
             {"train_samples", use.train_samples},
             {"valid_samples", use.valid_samples}};
   if (use.memory) {

@@ -4,7 +4,6 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/data_warnings.h>
 #include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/config_check.h>
@@ -16,66 +15,27 @@ namespace {
 
 using Severity = Finding::Severity;
 
-void describe_columns(const Task& task, const Config& config, ConfigSummary& summary) {
-  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  const MeshInputs& inputs = task.inputs();
-  for (const MeshInputs::Input& input : inputs.inputs()) {
-    const bool target = input.target_column >= 0;
-    const bool alone = dynamics && inputs.changes_alone(input);
-    const int64_t changes = !target ? 0 : config.data.history - (alone ? 0 : 1);
-    if (!alone) summary.node_inputs.push_back({input.field.name, input.field.components});
-    if (changes > 0) {
-      const std::string which = changes == 1 ? "last change" : fmt::format("last {} changes", changes);
-      summary.node_inputs.push_back({which + " of " + input.field.name, changes * input.field.components});
-    }
-  }
-  for (const MeshInputs::Input& known : inputs.known_changes())
-    summary.node_inputs.push_back(
-        {"next change of " + known.field.name + ", kinematic", known.field.components});
-  summary.node_inputs.push_back({"node type, one-hot", config.data.node_types});
-  if (const auto& world = inputs.world_position()) {
-    const std::string of = " of " + world->field.name;
-    summary.edge_inputs = {{"relative position" + of, world->field.components}, {"distance" + of, 1}};
-  }
-  summary.edge_inputs.insert(summary.edge_inputs.end(),
-                             {{"relative position", task.dataset().dim()}, {"distance", 1}});
-  if (inputs.has_world_edges()) {
-    summary.edge_inputs.push_back({"of world edges: relative position", inputs.world_inputs() - 1});
-    summary.edge_inputs.push_back({"of world edges: distance", 1});
-  }
-  for (const FieldInfo& target : inputs.targets()) {
-    const Quantity quantity = dynamics ? inputs.predicted_quantity(target.name) : Quantity::value;
-    const char* const of = quantity == Quantity::value    ? ""
-                           : quantity == Quantity::change ? "change of "
-                                                          : "second change of ";
-    summary.outputs.push_back({of + target.name, target.components});
-  }
-}
-
 /// Samples of a split; trajectories that have none are a finding.
-int64_t count_samples(const Task& task, const std::string& split, std::vector<Finding>& findings) {
-  const Dataset& dataset = task.dataset();
-  int64_t samples = 0, without = 0;
+int64_t count_samples(const MeshTask& task, const std::string& split, std::vector<Finding>& findings) {
+  const SplitSamples samples = task.samples(split);
+  int64_t without = 0;
   std::string first;
-  for (int64_t i = 0; i < dataset.size(split); ++i) {
-    const int64_t here = task.sample_frames(dataset.frames(split, i)).size();
-    samples += here;
-    if (here > 0 || without++ > 0) continue;
-    first = std::string(dataset.trajectory(split, i).name());
+  for (int64_t i = 0; i < task.dataset.size(split); ++i) {
+    if (samples.in_trajectory(i) > 0 || without++ > 0) continue;
+    first = std::string(task.dataset.trajectory(split, i).name());
   }
-  if (samples == 0) {
-    findings.push_back({Severity::error, "split " + split, "no trajectory has a sample",
-                        fmt::format("a sample needs {} in a row", counted(task.least_frames(), "frame")),
+  const std::string needs = "a sample needs " + task.describe().sample;
+  if (samples.size() == 0) {
+    findings.push_back({Severity::error, "split " + split, "no trajectory has a sample", needs,
                         "lower unroll.steps or data.history, use longer trajectories, or set task.name = "
                         "\"steady_field\" for data without time"});
   } else if (without > 0) {
     findings.push_back(
         {Severity::warning, fmt::format("{} in split {}", first, split),
          fmt::format("{} too short for a sample", counted(without, "trajectory is", "trajectories are")),
-         fmt::format("they are not used: a sample needs {} in a row", counted(task.least_frames(), "frame")),
-         "leave them out, or lower unroll.steps or data.history"});
+         "they are not used: " + needs, "leave them out, or lower unroll.steps or data.history"});
   }
-  return samples;
+  return samples.size();
 }
 
 void check_types(const Dataset& dataset, const DataConfig& data, std::vector<Finding>& findings) {
@@ -116,11 +76,12 @@ void describe_edges(const Dataset& data, const Dataset& dataset, const std::stri
 
 /// Of data.world_radius: how many edges it makes of frames of the data. Noise moves nodes, so that a batch
 /// may have some more.
-void describe_world_edges(const MeshInputs& inputs, std::vector<Finding>& findings) {
+void describe_world_edges(const MeshTask& task, std::vector<Finding>& findings) {
+  const FieldSelection& fields = task.fields;
   const std::vector<double> counts =
-      world_edges_per_node(inputs.dataset(), inputs.world_position()->field, inputs.world_options());
+      world_edges_per_node(task.dataset, fields.world_position->field, task.world.options());
   if (counts.empty()) return;
-  const double room = inputs.config().world_edges_per_node, most = counts.back();
+  const double room = fields.config.world_edges_per_node, most = counts.back();
   const std::string problem = fmt::format(
       "world edges a node, in {}: {:.3g} at least, {:.3g} median, {:.3g} at most",
       counted(static_cast<int64_t>(counts.size()), "frame"), counts.front(), counts[counts.size() / 2], most);
@@ -163,24 +124,25 @@ void check_memory(const Config& config, ConfigSummary& summary) {
 ConfigSummary check_config(const Config& config, const Dataset& data) {
   ConfigSummary summary;
   const Task task = make_task(config, data);
+  const MeshTask& mesh = task.mesh();
   const Dataset& dataset = task.dataset();
-  summary.task = config.task.name == TaskName::mesh_dynamics ? "mesh_dynamics" : "steady_field";
-  describe_columns(task, config, summary);
-  summary.train_samples = count_samples(task, config.data.train_split, summary.findings);
+  summary.columns = task.describe();
+  summary.train_samples = count_samples(mesh, config.data.train_split, summary.findings);
   if (config.train.validate_every > 0)
-    summary.valid_samples = count_samples(task.for_validation(), config.data.valid_split, summary.findings);
+    summary.valid_samples = count_samples(mesh.for_validation(), config.data.valid_split, summary.findings);
   check_types(dataset, config.data, summary.findings);
   describe_edges(data, dataset, config.data.train_split, summary.findings);
-  if (task.inputs().has_world_edges()) describe_world_edges(task.inputs(), summary.findings);
-  for (const std::string& warning : noise_warnings(dataset, config)) {
-    summary.findings.push_back({Severity::warning, "train.noise", warning,
-                                "too little does not stop errors of a rollout from growing, too much hides "
-                                "what is to be learned",
-                                "set train.noise to 0.1 to 0.5 times that deviation"});
-  }
-  for (const std::string& warning : scale_warnings(dataset, config)) {
-    summary.findings.push_back({Severity::warning, "scale", warning, "such values reach the model as zeros",
-                                "convert the data in a smaller unit"});
+  if (mesh.world.any()) describe_world_edges(mesh, summary.findings);
+  for (const TaskWarning& warning : task.validate(config)) {
+    if (warning.key == "train.noise")
+      summary.findings.push_back({Severity::warning, "train.noise", warning.text,
+                                  "too little does not stop errors of a rollout from growing, too much hides "
+                                  "what is to be learned",
+                                  "set train.noise to 0.1 to 0.5 times that deviation"});
+    if (warning.key == "scale")
+      summary.findings.push_back({Severity::warning, "scale", warning.text,
+                                  "such values reach the model as zeros",
+                                  "convert the data in a smaller unit"});
   }
   if (summary.train_samples > 0) check_memory(config, summary);
   sort_findings(summary.findings);

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/task/task_text.h>
 
 #include <optional>
 #include <string>
@@ -10,15 +11,8 @@
 
 namespace meshgrad {
 
-/// Columns of a model's input or output that belong together.
-struct ColumnGroup {
-  std::string name;
-  int64_t width = 0;
-};
-
 struct ConfigSummary {
-  std::string task;  ///< "mesh_dynamics"
-  std::vector<ColumnGroup> node_inputs, edge_inputs, outputs;
+  TaskDescription columns;
   int64_t train_samples = 0, valid_samples = 0;
   std::optional<MemoryPlan> memory;  ///< absent where the device's memory is not known
   std::vector<Finding> findings;     ///< errors first

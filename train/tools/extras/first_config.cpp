@@ -316,8 +316,7 @@ class Guess {
   }
 
   int64_t samples() const {
-    const bool dynamics = first_.config.task.name == TaskName::mesh_dynamics;
-    return std::max<int64_t>(1, dynamics ? samples_in_time_ : frames_);
+    return std::max<int64_t>(1, over_time(first_.config.task.name) ? samples_in_time_ : frames_);
   }
 
   void choose_steps() {
@@ -347,7 +346,7 @@ class Guess {
   void choose_noise() {
     Config& config = first_.config;
     config.train.noise = 0;
-    if (config.task.name == TaskName::steady_field) {
+    if (!over_time(config.task.name)) {
       config.data.noise_types.clear();
       reason("data.noise_types", "a steady solution needs no noise");
       reason("train.noise", "");

@@ -302,7 +302,7 @@ ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source
   const std::string last = fmt::format("node_decoder.linear_{}.weight", decoder - 1);
   model.sizes = {.node_inputs = columns_of(model, "node_encoder.linear_0.weight"),
                  .edge_inputs = {columns_of(model, "edge_encoder.linear_0.weight")},
-                 .edge_set_names = {"mesh"},
+                 .edge_set_names = {std::string(kMeshEdges)},
                  .outputs = rows_of(model, last)};
   for (const int64_t size : {model.sizes.node_inputs, model.sizes.edge_inputs.front(), model.sizes.outputs})
     check_range(view.file, "inputs and outputs", size, 1 << 20);

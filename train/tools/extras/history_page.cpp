@@ -174,45 +174,20 @@ void add_owners(Json& data, const MemoryTimeline& timeline) {
 }
 
 /// [[tag, bytes at the peak, bytes now, most bytes]...].
-Json tags_json(const MemoryTimeline& timeline, const MemoryStats& stats) {
+Json tags_json(const MemoryTimeline& timeline, const Json& by_tag) {
   Json tags = Json::array();
   for (size_t tag = 0; tag < kTagCount; ++tag) {
-    const MemoryCounter& counter = stats.by_tag[tag].requested;
+    const Json& counter = by_tag.at(std::string(name_of(static_cast<Tag>(tag))));
     const int64_t at_peak = timeline.peak.in_use[tag];
-    if (at_peak != 0 || counter.peak != 0) tags.push_back({tag, at_peak, counter.current, counter.peak});
+    if (at_peak != 0 || counter.at(1) != 0) tags.push_back({tag, at_peak, counter.at(0), counter.at(1)});
   }
   return tags;
 }
 
-/// Counters as [now, most].
-Json stats_json(const MemoryStats& stats) {
-  const auto counter = [](const MemoryCounter& c) { return Json{c.current, c.peak}; };
-  return {{"requested", counter(stats.requested)},
-          {"allocated", counter(stats.allocated)},
-          {"active", counter(stats.active)},
-          {"reserved", counter(stats.reserved)},
-          {"inactive_split", counter(stats.inactive_split)},
-          {"pinned", counter(stats.pinned)},
-          {"capacity", stats.capacity},
-          {"largest_free", stats.largest_free},
-          {"external_fragmentation", stats.external_fragmentation()},
-          {"internal_fragmentation", stats.internal_fragmentation()},
-          {"holes", stats.holes},
-          {"allocations", stats.allocations},
-          {"live_allocations", stats.live_allocations},
-          {"driver_calls", stats.source_calls},
-          {"driver_nanoseconds", stats.source_nanoseconds},
-          {"growths", stats.growths},
-          {"flushes", stats.flushes},
-          {"borrows", stats.borrows},
-          {"retries", stats.retries},
-          {"stream_waits", stats.stream_waits},
-          {"out_of_memory", stats.out_of_memory}};
-}
-
 }  // namespace
 
-std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& history) {
+std::string history_page(const HistoryFile& file) {
+  const auto& [snapshot, history] = file.record;
   const MemoryTimeline timeline = make_timeline(snapshot, history);
   const std::vector<int> shown = shown_tags(timeline);
   const MemorySample& peak = timeline.peak;
@@ -232,8 +207,9 @@ std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& hi
   data["shortages"] = shortages_json(timeline);
   add_map(data, timeline);
   add_owners(data, timeline);
-  data["by_tag"] = tags_json(timeline, snapshot.stats);
-  data["stats"] = stats_json(snapshot.stats);
+  data["stats"] = file.stats;
+  data["by_tag"] = tags_json(timeline, data["stats"].at("by_tag"));
+  data["stats"].erase("by_tag");
   return make_page(kMemoryPage, data.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

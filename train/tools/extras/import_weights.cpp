@@ -80,9 +80,8 @@ GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const Model
   GraphBatch batch;
   batch.node_features = read_tensor(runtime, view, "in.node_features", sizes.node_inputs);
   batch.nodes = batch.node_features.rows();
-  batch.graph_offsets = {0, batch.nodes};
   std::vector<int32_t> order;
-  EdgeSet edges{"mesh",
+  EdgeSet edges{std::string(kMeshEdges),
                 build_graph(runtime, batch.nodes, read_nodes(view, "in.senders"),
                             read_nodes(view, "in.receivers"), &order),
                 {}};
@@ -149,7 +148,7 @@ ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource s
                      fmt::format("{}", theirs.size()), "write what the model returned");
   }
   ImportCheck check{.nodes = batch.nodes,
-                    .edges = batch.edge_sets.front().graph.edges,
+                    .edges = batch.edges(kMeshEdges).graph.edges,
                     .tolerance = expected.dtype == SafetensorsDtype::f64 ? 1e-9 : 1e-4};
   double largest = 0.0;
   for (size_t i = 0; i < theirs.size(); ++i) {

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/tools/extras/history_page.h>
 #include <meshgrad/train/tools/extras/replay/replay.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/output.h>
@@ -151,12 +153,40 @@ std::string policies_help() {
          "search for the min capacity assumes that a trace that completes also completes with more memory.";
 }
 
+struct PageCommand {
+  std::string history, output = "memory.html";
+};
+
+int run_page(const PageCommand& command, const GlobalOptions&) {
+  namespace fs = std::filesystem;
+  fs::path file = command.history;
+  if (std::error_code none; fs::is_directory(file, none)) file = file / "memory" / "history.json";
+  const std::string page = history_page(read_history_file(file));
+  write_file_atomically(command.output, page);
+  print_text(fmt::format("wrote     {} ({})\n", command.output, bytes_text(std::ssize(page))));
+  return kExitOk;
+}
+
+void add_page(CLI::App& memory, CommandLine& line) {
+  const auto options = std::make_shared<PageCommand>();
+  CLI::App* page = add_command(memory, "page", "Draw a run's memory.history as a page for a browser",
+                               {"meshgrad memory page runs/default -o memory.html"});
+  page->add_option("RUN", options->history, "Run directory, or its memory/history.json")
+      ->type_name("")
+      ->required();
+  page->add_option("-o,--output", options->output, "Page to write")
+      ->type_name("FILE.html")
+      ->capture_default_str();
+  on_run(*page, line, options, run_page);
+}
+
 }  // namespace
 
 void add_memory(CommandLine& line) {
-  CLI::App* memory =
-      add_command(line.app, "memory", "Analyse memory allocation", {"meshgrad memory replay trace.txt"});
+  CLI::App* memory = add_command(line.app, "memory", "Analyse memory allocation",
+                                 {"meshgrad memory replay trace.txt", "meshgrad memory page runs/default"});
   memory->require_subcommand(1);
+  add_page(*memory, line);
   const auto options = std::make_shared<ReplayCommand>();
   CLI::App* replay =
       add_command(*memory, "replay", "Replay an allocation trace through this allocator and others",

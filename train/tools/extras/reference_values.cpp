@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/safetensors.h>
-#include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/tools/extras/reference_values.h>
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace meshgrad {
 namespace {
@@ -148,6 +149,7 @@ struct Reference {
   SafetensorsFile file;
   Model model;
   GraphBatch batch;
+  int64_t graphs = 1;
   Tensor target, mask;
   std::vector<int32_t> edge_order;  // the file's number of each of our edges
   Variable nodes, edges;
@@ -175,12 +177,12 @@ void check_layout(const SafetensorsView& view) {
 ModelSizes sizes_from(const SafetensorsView& view) {
   return {.node_inputs = shape_of(view.at("in.node_features")).width(),
           .edge_inputs = {shape_of(view.at("in.edge_features")).width()},
-          .edge_set_names = {"mesh"},
+          .edge_set_names = {std::string(kMeshEdges)},
           .outputs = shape_of(view.at("in.target")).width()};
 }
 
-ModelConfig options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
-  ModelConfig options;
+MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
+  MeshGraphNetOptions options;
   options.width = shape_of(view.at("param.node_encoder.linear_0.weight")).rows();
   options.blocks = count_blocks(view);
   if (options.blocks == 0) view.at("param.processor.0.edge_mlp.linear_0.weight");  // says what is missing
@@ -221,19 +223,19 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   const SafetensorsView& view = reference.file.view();
   GraphBatch& batch = reference.batch;
   batch.nodes = shape_of(view.at("in.node_features")).rows();
-  batch.graph_offsets = {0};
-  for (const int64_t size : to_i64(view.at("in.graph_sizes"))) {
-    batch.graph_offsets.push_back(batch.graph_offsets.back() + size);
-  }
-  if (batch.graph_offsets.back() != batch.nodes) {
+  const std::vector<int64_t> sizes = to_i64(view.at("in.graph_sizes"));
+  reference.graphs = std::ssize(sizes);
+  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const bool valid = std::ranges::all_of(sizes, [](int64_t size) { return size >= 0; });
+  if (!valid || sum != batch.nodes) {
     throw data_error(view.file + ": in.graph_sizes",
                      fmt::format("sizes that add up to {} nodes", batch.nodes),
-                     fmt::format("{}", batch.graph_offsets.back()), "check how the file was written");
+                     valid ? fmt::format("{}", sum) : "a negative one", "check how the file was written");
   }
   const std::vector<int32_t> senders = to_indices(view.at("in.senders"));
   const std::vector<int32_t> receivers = to_indices(view.at("in.receivers"));
   EdgeSet set;
-  set.name = "mesh";
+  set.name = kMeshEdges;
   set.graph = build_graph(runtime, batch.nodes, senders, receivers, &reference.edge_order);
   const SafetensorsTensor& features = view.at("in.edge_features");
   const auto load = [&](const std::string& name, const std::vector<double>& values, DType dtype) {
@@ -345,7 +347,7 @@ void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tole
   const Stream& stream = runtime.stream();
   const Optimizer optimizer = make_optimizer(runtime, reference, report.precision);
   reference.nodes = Variable(reference.batch.node_features, false);
-  reference.edges = Variable(reference.batch.edge_sets[0].features, false);
+  reference.edges = Variable(reference.batch.edges(kMeshEdges).features, false);
   fill_zero(reference.model.parameters.gradients(), stream);
   std::vector<double> losses, norms;
   for (int64_t step = 0; step < report.steps; ++step) {
@@ -380,13 +382,13 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
   check_precision(runtime.device(), precision);
   const SafetensorsFile safetensors(file);
   check_layout(safetensors.view());
-  const ModelConfig options = options_from(safetensors.view(), fused, keep_hidden);
-  Reference reference{safetensors, make_model(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {},
-                      {}};
+  const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
+  Reference reference{
+      safetensors, make_mesh_graph_net(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {}, {}};
   load_batch(runtime, precision, reference);
   load_parameters(runtime, precision, reference);
   reference.nodes = Variable(reference.batch.node_features, true);
-  reference.edges = Variable(reference.batch.edge_sets[0].features, true);
+  reference.edges = Variable(reference.batch.edges(kMeshEdges).features, true);
 
   VerifyReport report;
   report.file = file;
@@ -394,8 +396,8 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
   report.width = options.width;
   report.blocks = options.blocks;
   report.nodes = reference.batch.nodes;
-  report.edges = reference.batch.edge_sets[0].graph.edges;
-  report.graphs = static_cast<int64_t>(reference.batch.graph_offsets.size()) - 1;
+  report.edges = reference.batch.edges(kMeshEdges).graph.edges;
+  report.graphs = reference.graphs;
   report.steps = static_cast<int64_t>(safetensors.at("adam.losses").elements());
   const Tolerances tolerances = tolerances_for(precision);
   LatentTrace trace;

@@ -23,17 +23,17 @@ std::set<int64_t> evenly_spaced(int64_t last, int64_t count) {
 }
 
 std::vector<RunPicture> draw_rollout(const Predictor& predictor, const std::string& split, int64_t count) {
-  const MeshDynamics& task = predictor.mesh_dynamics();
+  const MeshTask& task = predictor.mesh_dynamics();
   const TrajectoryView trajectory = predictor.dataset().trajectory(split, 0);
-  check_something_to_predict(predictor.task(), split, 0);
-  const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
+  task.check_something_to_predict(split, 0);
+  const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
   const std::set<int64_t> steps = evenly_spaced(rollout_frames(task, trajectory, {}), count);
   std::vector<RunPicture> pictures;
   int64_t step = 0;
   roll_out(predictor, trajectory, {.boundary = predictor.config().rollout.boundary},
            [&](const RolloutFrame& frame) {
              if (!steps.contains(++step)) return;
-             const FieldFrame field = split_fields(task.inputs(), frame.ours, frame.truth).front();
+             const FieldFrame field = split_fields(task.fields, frame.ours, frame.truth).front();
              const std::string caption = fmt::format("{}, step {} of a rollout", field.info.name, step);
              pictures.push_back({caption, draw_field(trajectory.mesh(), field, mask, caption, kPagePixels)});
            });
@@ -41,18 +41,19 @@ std::vector<RunPicture> draw_rollout(const Predictor& predictor, const std::stri
 }
 
 std::vector<RunPicture> draw_steady(const Predictor& predictor, const std::string& split, int64_t count) {
-  const MeshInputs& inputs = predictor.steady_field().inputs();
-  check_something_to_predict(predictor.task(), split);
+  const MeshTask& task = predictor.steady_field();
+  const FieldSelection& fields = task.fields;
+  task.check_something_to_predict(split);
   std::vector<RunPicture> pictures;
   const int64_t meshes = std::min(count, predictor.dataset().size(split));
   for (int64_t i = 0; i < meshes; ++i) {
     const TrajectoryView trajectory = predictor.dataset().trajectory(split, i);
     const FieldFrame field =
-        split_fields(inputs, predict_steady(predictor, trajectory, 0), inputs.target_values(trajectory, 0))
+        split_fields(fields, predict_steady(predictor, trajectory, 0), fields.target_values(trajectory, 0))
             .front();
     const std::string caption = fmt::format("{}, mesh {}", field.info.name, i);
     pictures.push_back({caption, draw_field(trajectory.mesh(), field,
-                                            inputs.predicted_mask(trajectory.mesh()), caption, kPagePixels)});
+                                            fields.predicted_mask(trajectory.mesh()), caption, kPagePixels)});
   }
   return pictures;
 }
@@ -61,8 +62,8 @@ std::vector<RunPicture> draw_steady(const Predictor& predictor, const std::strin
 
 std::vector<RunPicture> draw_predictions(const Predictor& predictor, const std::string& split,
                                          int64_t count) {
-  return predictor.config().task.name == TaskName::steady_field ? draw_steady(predictor, split, count)
-                                                                : draw_rollout(predictor, split, count);
+  return predictor.task().mesh().fields.over_time ? draw_rollout(predictor, split, count)
+                                                  : draw_steady(predictor, split, count);
 }
 
 }  // namespace meshgrad

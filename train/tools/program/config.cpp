@@ -2,6 +2,7 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/config_docs.h>
 #include <meshgrad/train/tools/program/import_config.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/presets.h>

@@ -26,6 +26,7 @@ struct Options {
   std::string cells = "auto";
   std::string graph = "auto";
   std::optional<double> dt;
+  bool directed = false, undirected = false;
   bool json = false;
 };
 
@@ -39,6 +40,7 @@ std::string to_json(const ConvertReport& report) {
       {"edges", {{"min", report.edges_min}, {"mean", report.edges_mean}, {"max", report.edges_max}}},
       {"node_types", report.node_types},
       {"dim", report.dim},
+      {"directed", report.directed},
       {"dt", report.dt},
       {"fields", fields_json(report.fields)},
       {"map", report.map},
@@ -56,9 +58,9 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
   std::string text =
       fmt::format("wrote     {} ({}, from {} of {})\n", output, bytes_text(report.output_bytes),
                   bytes_text(report.input_bytes), report.format);
-  text += fmt::format("data      {}, {}, {} in {}-D\n",
-                      counted(report.trajectories, "trajectory", "trajectories"),
-                      counted(report.frames, "frame"), counted(report.meshes, "mesh", "meshes"), report.dim);
+  text += fmt::format("data      {}, {}, {} {}\n", counted(report.trajectories, "trajectory", "trajectories"),
+                      counted(report.frames, "frame"), counted(report.meshes, "mesh", "meshes"),
+                      dimensions_text(report.dim));
   text += fmt::format("nodes     {:.0f} on average ({} to {}), directed edges {:.0f} ({} to {})\n",
                       report.nodes_mean, report.nodes_min, report.nodes_max, report.edges_mean,
                       report.edges_min, report.edges_max);
@@ -144,6 +146,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   convert_options.split_by = split_by_named(options.by);
   convert_options.cells = cells_named(options.cells);
   convert_options.graph = graph_named(options.graph);
+  if (options.directed || options.undirected) convert_options.directed = options.directed;
   if (options.dt && !(std::isfinite(*options.dt) && *options.dt > 0)) {
     throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
   }
@@ -220,6 +223,13 @@ void add_convert(CommandLine& line) {
       ->type_name("A,B,...")
       ->delimiter(',')
       ->allow_extra_args(false);
+  CLI::Option* directed =
+      command->add_flag("--directed", options->directed,
+                        "Keep listed edges as they are: one way, loops and parallel edges too");
+  command
+      ->add_flag("--undirected", options->undirected,
+                 "Join the nodes of listed edges both ways, once, without loops")
+      ->excludes(directed);
   command
       ->add_option(
           "--map", options->map,

@@ -22,11 +22,18 @@ std::string printed(const Json& json) {
 
 std::string unit_text(const FieldInfo& field) { return field.unit.empty() ? "" : " " + field.unit; }
 
-/// A line for each component: minimum, maximum and mean over the split of the statistics.
+/// A line for each component, or one for many: minimum, maximum and mean over the split of the statistics.
 std::string values_text(const Dataset& data) {
+  constexpr size_t kMostLines = 16;
   std::string text;
   for (const FieldInfo& field : data.fields()) {
     const FieldStatistics stats = data.field_stats(field.name);
+    if (stats.count > 0 && stats.min.size() > kMostLines && field.offset.empty()) {
+      text += fmt::format("{:10}{}: {:.6g} to {:.6g} in {} components{}\n", text.empty() ? "values" : "",
+                          field.name, std::ranges::min(stats.min), std::ranges::max(stats.max),
+                          field.components, unit_text(field));
+      continue;
+    }
     for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
       const std::string name = field.components == 1 ? field.name : fmt::format("{}[{}]", field.name, c);
       // Numbers far from zero differ in their last digits.
@@ -77,6 +84,7 @@ std::string describe_dataset(const std::string& path, bool json) {
                     {"fingerprint", fmt::format("{:016x}", data.fingerprint())},
                     {"source", data.source()},
                     {"dim", data.dim()},
+                    {"directed", data.directed()},
                     {"dt", data.dt()},
                     {"trajectories", data.trajectories()},
                     {"meshes", data.meshes()},
@@ -88,9 +96,9 @@ std::string describe_dataset(const std::string& path, bool json) {
   }
   std::string text =
       fmt::format("packed    {} ({}), from {}\n", path, bytes_text(data.bytes()), data.source());
-  text +=
-      fmt::format("data      {}, {} in {}-D\n", counted(data.trajectories(), "trajectory", "trajectories"),
-                  counted(data.meshes(), "mesh", "meshes"), data.dim());
+  text += fmt::format("data      {}, {} {}{}\n", counted(data.trajectories(), "trajectory", "trajectories"),
+                      counted(data.meshes(), "mesh", "meshes"), dimensions_text(data.dim()),
+                      data.directed() ? ", directed edges" : "");
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   text += "fields    " + fields_text(data.fields()) + "\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
@@ -137,12 +145,15 @@ std::string fields_text(const std::vector<FieldInfo>& fields) {
     if (field.on != FieldOn::node) notes.push_back(name_of(field.on));
     if (field.dtype != DType::f32) notes.push_back(name_of(field.dtype));
     if (!field.dynamic) notes.emplace_back("static");
+    if (field.node_split) notes.emplace_back("node split");
     text += fmt::format("{}{}[{}]{}{}", text.empty() ? "" : ", ", field.name, field.components,
                         field.unit.empty() ? "" : " ", field.unit);
     if (!notes.empty()) text += fmt::format(" ({})", fmt::join(notes, ", "));
   }
   return text;
 }
+
+std::string dimensions_text(int dim) { return dim == 0 ? "without positions" : fmt::format("in {}-D", dim); }
 
 std::string splits_text(const std::vector<SplitInfo>& splits) {
   std::string text;
@@ -161,6 +172,7 @@ Json fields_json(const std::vector<FieldInfo>& fields) {
                     {"unit", field.unit},
                     {"on", std::string(name_of(field.on))},
                     {"dtype", std::string(name_of(field.dtype))}});
+    if (field.node_split) list.back()["role"] = "node split";
   }
   return list;
 }
@@ -169,6 +181,13 @@ Json splits_json(const std::vector<SplitInfo>& splits) {
   Json object = Json::object();
   for (const SplitInfo& split : splits) object[split.name] = split.count;
   return object;
+}
+
+std::string manifest_of(const std::string& path) {
+  std::string text = Dataset::open(path).manifest();
+  if (!text.empty()) return text + "\n";
+  throw data_error(path, "a packed file that says what it was read from", "none",
+                   "convert the data again: files before version 4 do not say it");
 }
 
 std::string describe_file(const std::string& path, bool json) {

@@ -10,8 +10,10 @@
 namespace meshgrad::cli {
 
 /// "velocity[2] m/s, length[1] (edge, static), label[1] (i64, static)": what a field is on unless nodes, its
-/// dtype unless f32, and whether it is static.
+/// dtype unless f32, whether it is static, and whether it splits the nodes.
 std::string fields_text(const std::vector<FieldInfo>& fields);
+/// "in 2-D", "without positions".
+std::string dimensions_text(int dim);
 /// "train 8, valid 1, test 1", in trajectories.
 std::string splits_text(const std::vector<SplitInfo>& splits);
 
@@ -23,5 +25,7 @@ nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
 /// The contents of a packed file or a safetensors file, as text or JSON. Throws DataError if `path` is
 /// neither or cannot be read.
 std::string describe_file(const std::string& path, bool json);
+/// What was read from where, as JSON: the manifest of a packed file. Throws DataError where it has none.
+std::string manifest_of(const std::string& path);
 
 }  // namespace meshgrad::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/convert/sources/vtk_grid.h>
+#include <meshgrad/train/data/vtk_cell.h>
 #include <meshgrad/train/tools/program/drawn_mesh.h>
 #include <meshgrad/train/tools/program/field_raster.h>
 

@@ -35,6 +35,7 @@ std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
                               {"checkpoint_step", checkpoint_step},
                               {"targets", e.targets},
                               {"fields", errors_json(e.fields)}};
+  for (const Metric& metric : e.metrics) json["metrics"][metric.name] = metric.value;
   if (e.dynamics) {
     const DynamicsErrors& errors = *e.dynamics;
     json["no_change"] = errors_json(errors.no_change);
@@ -87,7 +88,11 @@ std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
                                                     : counted(e.trajectories, "mesh", "meshes"),
                                          checkpoint_step),
                              kTextWidth) +
-                     "\n\n" + errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
+                     "\n\n";
+  for (const Metric& metric : e.metrics)
+    text += fmt::format("{:<36} {:>10.4g}{}{}\n", metric.name, metric.value, metric.unit.empty() ? "" : " ",
+                        metric.unit);
+  if (!e.fields.empty()) text += errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
   if (!e.dynamics) return text;
   return text + no_change_text(e.fields, e.dynamics->no_change) + "\n" + to_text(*e.dynamics, e.trajectories);
 }

@@ -17,12 +17,12 @@ std::vector<float> columns(const std::vector<float>& rows, size_t width, size_t 
 
 }  // namespace
 
-std::vector<FieldFrame> split_fields(const MeshInputs& inputs, const std::vector<float>& ours,
+std::vector<FieldFrame> split_fields(const FieldSelection& selection, const std::vector<float>& ours,
                                      const std::vector<float>& truth) {
   std::vector<FieldFrame> fields;
-  const auto width = static_cast<size_t>(inputs.outputs());
+  const auto width = static_cast<size_t>(selection.outputs);
   size_t first = 0;
-  for (const FieldInfo& info : inputs.targets()) {
+  for (const FieldInfo& info : selection.targets) {
     const auto count = static_cast<size_t>(info.components);
     FieldFrame field{info, columns(ours, width, first, count), columns(truth, width, first, count), {}};
     for (size_t i = 0; i < field.truth.size(); ++i) field.error.push_back(field.ours[i] - field.truth[i]);

@@ -17,7 +17,7 @@ struct FieldFrame {
 };
 
 /// The fields in rows [nodes, outputs]. `truth` may be empty.
-std::vector<FieldFrame> split_fields(const MeshInputs& inputs, const std::vector<float>& ours,
+std::vector<FieldFrame> split_fields(const FieldSelection& selection, const std::vector<float>& ours,
                                      const std::vector<float>& truth);
 
 /// The picture of a field with truth (draw_comparison, `width` in pixels); `mask` as

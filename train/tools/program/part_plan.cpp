@@ -43,7 +43,7 @@ PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ra
   const StepProbe probe(Dataset::open(config.data.path).with_edges(edge_options(config.data)), plan.device);
   const TrajectoryView trajectory = probe.largest_trajectory(config);
   const MeshView mesh = trajectory.mesh();
-  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
   const std::vector<int32_t> owners = mesh_cut(config.ranks).owners(mesh, ranks);
   plan.fits = true;
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -51,7 +51,7 @@ PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ra
     const StepProbe::PartStep step = probe.predict_part(config, part);
     const int64_t batch = config.train.batch;
     plan.parts.push_back({.nodes = batch * part.owned,
-                          .edges = batch * part.edge_sets.front().edges(),
+                          .edges = batch * part.edges(kMeshEdges).edges(),
                           .ghosts = batch * part.ghosts(),
                           .sent = batch * static_cast<int64_t>(part.sent.size()),
                           .neighbours = static_cast<int64_t>(part.neighbours.size()),

@@ -6,6 +6,7 @@
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/part_plan.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 #include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>

@@ -54,29 +54,28 @@ void make_folder(const fs::path& directory) {
 
 class RolloutWriter {
  public:
-  RolloutWriter(const MeshDynamics& task, const RolloutFilesOptions& options,
-                const TrajectoryView& trajectory)
+  RolloutWriter(const MeshTask& task, const RolloutFilesOptions& options, const TrajectoryView& trajectory)
       : task_(task),
         options_(options),
         trajectory_(trajectory),
         total_(rollout_frames(task, trajectory, {.steps = options.steps})),
         picture_steps_{1, 10, std::min(total_, rollout_frames(task, trajectory, {})) / 2,
                        std::min(total_, rollout_frames(task, trajectory, {}))},
-        mask_(task.inputs().predicted_mask(trajectory.mesh())),
-        errors_(task.inputs().targets()) {
+        mask_(task.fields.predicted_mask(trajectory.mesh())),
+        errors_(task.fields.targets) {
     make_folder(options.directory);
   }
 
   /// The frame that the rollout starts from.
   void start() {
     const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
-    const std::vector<float> values = task_.inputs().target_values(trajectory_, t);
-    write_frame(split_fields(task_.inputs(), values, values), values, t);
+    const std::vector<float> values = task_.fields.target_values(trajectory_, t);
+    write_frame(split_fields(task_.fields, values, values), values, t);
   }
 
   void add(const RolloutFrame& frame) {
     ++files_.steps;
-    const std::vector<FieldFrame> fields = split_fields(task_.inputs(), frame.ours, frame.truth);
+    const std::vector<FieldFrame> fields = split_fields(task_.fields, frame.ours, frame.truth);
     write_frame(fields, frame.ours, frame.t);
     if (!frame.truth.empty()) {
       if (picture_steps_.contains(files_.steps)) draw(fields, time_of(frame.t));
@@ -101,16 +100,16 @@ class RolloutWriter {
   /// Of frame t; `values` are all targets, [nodes, outputs]. A mesh that moves is where they say.
   void write_frame(const std::vector<FieldFrame>& fields, const std::vector<float>& values, int64_t t) {
     const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
-    const MeshInputs& inputs = task_.inputs();
-    const auto& world = inputs.world_position();
+    const auto& world = task_.fields.world_position;
     PointField positions;
     std::vector<float> gathered;
     if (world) {
       const int64_t last = trajectory_.frames() - 1;
-      positions = {.name = world->field.name,
-                   .components = world->field.components,
-                   .values = inputs.current_positions(trajectory_, std::min(t, last), {values, {}}, gathered),
-                   .offset = world->field.offset};
+      positions = {
+          .name = world->field.name,
+          .components = world->field.components,
+          .values = task_.fields.current_positions(trajectory_, std::min(t, last), {values, {}}, gathered),
+          .offset = world->field.offset};
     }
     write_comparison(options_.directory / name, trajectory_.mesh(), fields, time_of(t),
                      world ? &positions : nullptr);
@@ -127,7 +126,7 @@ class RolloutWriter {
     }
   }
 
-  const MeshDynamics& task_;
+  const MeshTask& task_;
   const RolloutFilesOptions& options_;
   const TrajectoryView& trajectory_;
   int64_t total_;
@@ -141,14 +140,14 @@ class RolloutWriter {
 }  // namespace
 
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options) {
-  const MeshDynamics& task = predictor.mesh_dynamics();
+  const MeshTask& task = predictor.mesh_dynamics();
   const int64_t count = predictor.dataset().size(options.split);
   if (options.trajectory < 0 || options.trajectory >= count) {
     throw config_error("--trajectory", fmt::format("0 to {} in split {}", count - 1, options.split),
                        fmt::format("{}", options.trajectory), "choose one that exists");
   }
   const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
-  check_something_to_predict(predictor.task(), options.split, options.trajectory);
+  task.check_something_to_predict(options.split, options.trajectory);
   const int64_t data_steps = rollout_frames(task, trajectory, {});
   if (options.steps > data_steps && !options.beyond_data) {
     throw config_error(
@@ -168,30 +167,30 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   RolloutFiles files = writer.finish();
   predictor.dataset().check_unchanged();
   files.boundary = boundary;
-  files.inputs_from_data = given_inputs(task.inputs());
+  files.inputs_from_data = task.fields.given_inputs();
   return files;
 }
 
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
-  const SteadyField& task = predictor.steady_field();
-  check_something_to_predict(predictor.task(), options.split);
+  const MeshTask& task = predictor.steady_field();
+  const FieldSelection& selection = task.fields;
+  task.check_something_to_predict(options.split);
   if (options.writes) make_folder(options.directory);
   constexpr int64_t kPictures = 4;
-  const MeshInputs& inputs = task.inputs();
-  FieldErrors errors(inputs.targets());
+  FieldErrors errors(selection.targets);
   PredictionFiles files;
   const int64_t all = predictor.dataset().size(options.split);
   const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
   for (int64_t i = 0; i < count; ++i) {
     const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, i);
     const MeshView& mesh = trajectory.mesh();
-    const std::vector<uint8_t> mask = inputs.predicted_mask(mesh);
+    const std::vector<uint8_t> mask = selection.predicted_mask(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const std::vector<float> ours = predict_steady(predictor, trajectory, t);
       if (!options.writes) continue;
-      const std::vector<float> truth = inputs.target_values(trajectory, t);
+      const std::vector<float> truth = selection.target_values(trajectory, t);
       errors.add(ours, truth, mask);
-      const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);
+      const std::vector<FieldFrame> fields = split_fields(selection, ours, truth);
       const std::string name =
           trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);
       files.meshes.push_back(options.directory / (name + ".vtu"));

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/field_selection.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+/// Targets are float fields on nodes. Inputs may also be on graphs: a condition of the whole mesh.
+const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, const char* key,
+                               bool on_graphs) {
+  const FieldInfo& field = dataset.field(name);
+  const bool fits = field.on == FieldOn::node || (on_graphs && field.on == FieldOn::graph);
+  if (fits && field.dtype == DType::f32) return field;
+  throw config_error(key, on_graphs ? "f32 fields on nodes or graphs" : "f32 fields on nodes",
+                     fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
+                     "name other fields; see meshgrad info");
+}
+
+const FieldInfo& checked_position(const Dataset& dataset, const std::string& name) {
+  const FieldInfo& field = checked_field(dataset, name, "data.world_position", false);
+  if (field.components == 2 || field.components == 3) return field;
+  throw config_error("data.world_position", "a field of 2 or 3 components: a position",
+                     fmt::format("{} of {}", name, field.components), "name another; see meshgrad info");
+}
+
+}  // namespace
+
+void FieldState::advance(std::vector<float>&& next) {
+  const auto keep = static_cast<std::ptrdiff_t>(std::min(current.size(), previous.size()));
+  std::move_backward(previous.begin(), previous.end() - keep, previous.end());
+  std::copy_n(current.begin(), keep, previous.begin());
+  current.swap(next);
+}
+
+std::span<const float> FieldState::frame(int64_t before) const {
+  if (before == 0) return current;
+  return std::span(previous).subspan(static_cast<size_t>(before - 1) * current.size(), current.size());
+}
+
+bool contains_type(const std::vector<int64_t>& types, int64_t type) {
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, bool in_time)
+    : config(data), over_time(in_time) {
+  if (dataset.dim() < 2) {
+    throw data_error(dataset.path().string() + ": mesh_pos",
+                     "positions in 2 or 3 dimensions, which edge features are made of",
+                     dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
+                     "convert data with positions, or choose a task for graphs");
+  }
+  std::vector<int64_t> target_columns;
+  for (const std::string& name : config.targets) {
+    targets.push_back(checked_field(dataset, name, "data.targets", false));
+    target_columns.push_back(outputs);
+    outputs += targets.back().components;
+    value_columns.resize(static_cast<size_t>(outputs), predicted_quantity(name) == Quantity::value ? 1 : 0);
+  }
+  const auto input_of = [&](const FieldInfo& field) {
+    const auto target = std::find(config.targets.begin(), config.targets.end(), field.name);
+    if (target == config.targets.end()) return Input{.field = field};
+    const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
+    return Input{field, column, value_columns[static_cast<size_t>(column)] != 0};
+  };
+  if (config.world_radius > 0.0 && config.world_position.empty())
+    throw config_error("data.world_radius", "0 where meshes do not move",
+                       fmt::format("{}", config.world_radius),
+                       "name the field of current positions in data.world_position");
+  if (!config.world_position.empty())
+    world_position = input_of(checked_position(dataset, config.world_position));
+  for (const std::string& name : config.inputs) {
+    Input input = input_of(checked_field(dataset, name, "data.inputs", true));
+    node_inputs += input.field.components * (input.target_column >= 0 ? config.history : 1);
+    inputs.push_back(std::move(input));
+  }
+  if (!config.kinematic_types.empty() && world_position) known_changes.push_back(*world_position);
+  if (!config.kinematic_types.empty() && !world_position)
+    for (const FieldInfo& field : targets) known_changes.push_back(input_of(field));
+  for (const Input& known : known_changes) node_inputs += known.field.components;
+  node_inputs += config.node_types;
+  if (dataset.node_types() > config.node_types) {
+    throw config_error(
+        "data.node_types", fmt::format("more than {}, a node type of this data", dataset.node_types() - 1),
+        fmt::format("{}", config.node_types), fmt::format("set data.node_types = {}", dataset.node_types()));
+  }
+}
+
+Quantity FieldSelection::predicted_quantity(std::string_view target) const {
+  const std::vector<std::string>& values = config.value_targets;
+  if (!over_time || std::find(values.begin(), values.end(), target) != values.end()) return Quantity::value;
+  return second_change() ? Quantity::second_change : Quantity::change;
+}
+
+bool FieldSelection::is_known_change(int64_t column) const {
+  return std::ranges::any_of(known_changes, [&](const Input& known) {
+    return known.target_column >= 0 && column >= known.target_column &&
+           column < known.target_column + known.field.components;
+  });
+}
+
+bool FieldSelection::reads(std::string_view field) const {
+  return (world_position && world_position->field.name == field) ||
+         std::ranges::any_of(inputs, [&](const Input& input) { return input.field.name == field; });
+}
+
+std::string FieldSelection::target_names() const {
+  return fmt::format("{}", fmt::join(config.targets, ", "));
+}
+
+std::vector<std::string> FieldSelection::given_inputs() const {
+  std::vector<std::string> names;
+  const auto add = [&](const Input& input) {
+    if (input.field.dynamic && input.target_column < 0) names.push_back(input.field.name);
+  };
+  for (const Input& input : inputs) add(input);
+  if (world_position) add(*world_position);
+  return names;
+}
+
+void FieldSelection::write_mask(const MeshView& mesh, uint8_t* rows) const {
+  std::ranges::transform(mesh.node_type, rows,
+                         [&](int32_t type) { return static_cast<uint8_t>(is_predicted(type)); });
+}
+
+std::vector<uint8_t> FieldSelection::predicted_mask(const MeshView& mesh) const {
+  std::vector<uint8_t> mask(mesh.node_type.size());
+  write_mask(mesh, mask.data());
+  return mask;
+}
+
+int64_t FieldSelection::predicted_nodes(const MeshView& mesh) const {
+  return std::ranges::count_if(mesh.node_type, [&](int32_t type) { return is_predicted(type); });
+}
+
+std::span<const float> FieldSelection::current_positions(const TrajectoryView& trajectory, int64_t t,
+                                                         const FieldState& state,
+                                                         std::vector<float>& gathered) const {
+  const Input& world = *world_position;
+  if (world.target_column < 0) return trajectory.field(world.field.name).frame(t);
+  const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
+  const auto dim = static_cast<size_t>(world.field.components);
+  gathered.resize(nodes * dim);
+  for (size_t i = 0; i < nodes; ++i) {
+    const auto from = state.current.begin() + static_cast<std::ptrdiff_t>(i) * outputs + world.target_column;
+    std::copy_n(from, dim, gathered.begin() + static_cast<std::ptrdiff_t>(i * dim));
+  }
+  return gathered;
+}
+
+void FieldSelection::read_targets(const TrajectoryView& trajectory, int64_t t,
+                                  std::span<float> values) const {
+  const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
+  const auto width = static_cast<size_t>(outputs);
+  size_t column = 0;
+  for (const FieldInfo& field : targets) {
+    const std::span<const float> frame = trajectory.field(field.name).frame(t);
+    const auto components = static_cast<size_t>(field.components);
+    for (size_t i = 0; i < nodes; ++i) {
+      std::copy_n(frame.begin() + static_cast<std::ptrdiff_t>(i * components), components,
+                  values.begin() + static_cast<std::ptrdiff_t>(i * width + column));
+    }
+    column += components;
+  }
+}
+
+void FieldSelection::read_targets(const TrajectoryView& trajectory, int64_t t,
+                                  std::vector<float>& values) const {
+  values.resize(static_cast<size_t>(trajectory.mesh().nodes * outputs));
+  read_targets(trajectory, t, std::span(values));
+}
+
+std::vector<float> FieldSelection::target_values(const TrajectoryView& trajectory, int64_t t) const {
+  std::vector<float> values;
+  read_targets(trajectory, t, values);
+  return values;
+}
+
+void FieldSelection::read_state(const TrajectoryView& trajectory, int64_t t, FieldState& state) const {
+  read_targets(trajectory, t, state.current);
+  const int64_t earlier = earlier_frames();
+  const size_t size = state.current.size();
+  state.previous.resize(static_cast<size_t>(earlier) * size);
+  for (int64_t i = 0; i < earlier; ++i)
+    read_targets(trajectory, t - 1 - i,
+                 std::span(state.previous).subspan(static_cast<size_t>(i) * size, size));
+}
+
+}  // namespace meshgrad

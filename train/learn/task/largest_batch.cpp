@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/learn/task/largest_batch.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+/// Passes over `samples` samples that a window of so many can touch. Windows start at multiples of their
+/// length.
+int64_t passes_of_window(int64_t window, int64_t samples) {
+  if (window % samples == 0) return window / samples;
+  if (samples % window == 0) return 1;
+  return (window - 2) / samples + 2;
+}
+
+/// Of a trajectory: its size and how often its samples can occur in a window.
+struct Occurrences {
+  std::pair<int64_t, int64_t> size;
+  int64_t trajectory = 0, count = 0;
+};
+
+/// Trajectories of the training split, ordered by `size_of` their mesh, until their samples fill a batch.
+template <class SizeOf, class Order>
+std::vector<Occurrences> first_of_split(const Config& config, const Task& task, SizeOf&& size_of,
+                                        Order&& order) {
+  const Dataset& dataset = task.dataset();
+  const std::string& split = config.data.train_split;
+  const SplitSamples split_samples = task.samples(split);
+  std::vector<Occurrences> all;
+  for (int64_t i = 0; i < dataset.size(split); ++i) {
+    const int64_t count = split_samples.in_trajectory(i);
+    all.push_back({size_of(dataset.mesh_sizes(split, i)), i, std::max<int64_t>(1, count)});
+  }
+  const int64_t passes = passes_of_window(config.train.batch * config.train.accumulate,
+                                          std::max<int64_t>(1, split_samples.size()));
+  // Each has a sample at least. Of equal ones the first: results do not depend on how they were sorted.
+  const auto before = [&](const Occurrences& a, const Occurrences& b) {
+    return a.size == b.size ? a.trajectory < b.trajectory : order(a.size, b.size);
+  };
+  const auto most = all.begin() + std::min<int64_t>(config.train.batch, std::ssize(all));
+  std::partial_sort(all.begin(), most, all.end(), before);
+  all.erase(most, all.end());
+  int64_t left = config.train.batch;
+  for (Occurrences& one : all) {
+    one.count = std::min(left, passes * one.count);
+    left -= one.count;
+  }
+  return all;
+}
+
+/// Of equal numbers of edges, the one with more nodes is the larger.
+std::pair<int64_t, int64_t> by_edges(const Dataset::MeshSizes& mesh) { return {mesh.edges, mesh.nodes}; }
+
+template <class Order>
+BatchShape batch_of(const Config& config, const Task& task, const Order& order) {
+  const auto sum = [&](int64_t Dataset::MeshSizes::*which) {
+    int64_t total = 0;
+    const auto size_of = [&](const Dataset::MeshSizes& mesh) {
+      return std::pair<int64_t, int64_t>(mesh.*which, 0);
+    };
+    for (const Occurrences& one : first_of_split(config, task, size_of, order))
+      total += one.count * one.size.first;
+    return std::max<int64_t>(1, total);
+  };
+  BatchShape batch{.nodes = sum(&Dataset::MeshSizes::nodes), .edges = sum(&Dataset::MeshSizes::edges)};
+  batch.world_edges = world_room(config.data, batch.nodes);
+  batch.graphs = config.train.batch;
+  return batch;
+}
+
+}  // namespace
+
+BatchShape largest_batch(const Config& config, const Task& task) {
+  return batch_of(config, task, std::greater<>());
+}
+
+BatchShape smallest_batch(const Config& config, const Task& task) {
+  return batch_of(config, task, std::less<>());
+}
+
+std::vector<Sample> largest_samples(const Config& config, const Task& task) {
+  const SplitSamples all = task.samples(config.data.train_split);
+  std::vector<Sample> samples;
+  for (const Occurrences& one : first_of_split(config, task, by_edges, std::greater<>())) {
+    const int64_t here = all.in_trajectory(one.trajectory);
+    if (one.count > 0 && here == 0) {
+      throw data_error(config.data.path, "frames to train on in the trajectories of the largest meshes",
+                       "too few", "plan with --mode static, or lower unroll.steps");
+    }
+    for (int64_t i = 0; i < one.count; ++i)
+      samples.push_back(all.at(all.starts[static_cast<size_t>(one.trajectory)] + i % here));
+  }
+  return samples;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/mesh_task.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace meshgrad {
+namespace {
+
+/// What the noise leaves in the target: see MeshDynamics::add_noise and write_targets.
+Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
+  const FieldSelection& fields = task.fields;
+  std::vector<double> target_mean, target_deviation;
+  // A second change takes 1 + gamma of the last draw and gamma of those before.
+  const auto draws = static_cast<double>(fields.config.history);
+  const double last = (1.0 + noise.gamma) / std::sqrt(draws);
+  const double kept =
+      fields.second_change() ? std::hypot(last, noise.gamma * std::sqrt((draws - 1.0) / draws)) : noise.gamma;
+  for (const FieldInfo& field : fields.targets) {
+    const Quantity quantity = fields.predicted_quantity(field.name);
+    const FieldStatistics stats = task.predicted_stats(field.name, quantity);
+    target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
+    // Noise is added to what the model reads: another target keeps its own deviation. So does a value.
+    const bool noisy = fields.reads(field.name) && quantity != Quantity::value;
+    const double share = noise.of(field.name) * kept;
+    for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
+  }
+  return Normalizer::fixed(target_mean, target_deviation);
+}
+
+}  // namespace
+
+MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time, int64_t predicted,
+                   const LossConfig& counts)
+    : dataset(data.with_edges(edge_options(config))),
+      fields(data, config, over_time),
+      world(config, fields.world_position ? fields.world_position->field.components : 0),
+      sizes{.node_inputs = fields.node_inputs,
+            .edge_inputs = {edge_inputs(fields, data.dim())},
+            .edge_set_names = {std::string(kMeshEdges)},
+            .outputs = fields.outputs},
+      predictions(predicted),
+      loss(counts) {
+  if (!world.any()) return;
+  sizes.edge_inputs.push_back(world.inputs());
+  sizes.edge_set_names.emplace_back(kWorldEdges);
+}
+
+MeshTask MeshTask::for_validation() const {
+  MeshTask task = *this;
+  task.world = world.without_limit();
+  task.predictions = 1;
+  task.loss = loss.for_validation();
+  return task;
+}
+
+FrameRange MeshTask::sample_frames(int64_t frames) const {
+  if (!fields.over_time) return {0, frames};
+  const int64_t first = fields.earlier_frames();
+  return {first, std::max(first, frames - predictions)};
+}
+
+SplitSamples MeshTask::samples(std::string_view split) const {
+  SplitSamples samples{.first_frame = sample_frames(0).first};
+  for (int64_t i = 0; i < dataset.size(split); ++i)
+    samples.add(sample_frames(dataset.frames(split, i)).size());
+  return samples;
+}
+
+DataError MeshTask::no_samples(std::string_view split) const {
+  return data_error(
+      fmt::format("{}: split {}", dataset.path().string(), split),
+      fmt::format("trajectories of at least {}", counted(least_frames(), "frame")), "none",
+      "lower unroll.steps or data.history, choose another split, or convert data with more frames");
+}
+
+TaskDescription MeshTask::describe() const {
+  TaskDescription text{.sample = counted(least_frames(), "frame") + " in a row"};
+  const DataConfig& config = fields.config;
+  for (const FieldSelection::Input& input : fields.inputs) {
+    const bool only = fields.changes_only(input);
+    const int64_t changes = input.target_column < 0 ? 0 : config.history - (only ? 0 : 1);
+    if (!only) text.node_inputs.push_back({input.field.name, input.field.components});
+    if (changes > 0) {
+      const std::string which = changes == 1 ? "last change" : fmt::format("last {} changes", changes);
+      text.node_inputs.push_back({which + " of " + input.field.name, changes * input.field.components});
+    }
+  }
+  for (const FieldSelection::Input& known : fields.known_changes)
+    text.node_inputs.push_back(
+        {"next change of " + known.field.name + ", kinematic", known.field.components});
+  text.node_inputs.push_back({"node type, one-hot", config.node_types});
+  if (fields.world_position) {
+    const FieldInfo& field = fields.world_position->field;
+    text.edge_inputs = {{"relative position of " + field.name, field.components},
+                        {"distance of " + field.name, 1}};
+  }
+  text.edge_inputs.insert(text.edge_inputs.end(), {{"relative position", dataset.dim()}, {"distance", 1}});
+  if (world.any()) {
+    text.edge_inputs.push_back({"of world edges: relative position", world.dim()});
+    text.edge_inputs.push_back({"of world edges: distance", 1});
+  }
+  for (const FieldInfo& target : fields.targets) {
+    const Quantity quantity = fields.predicted_quantity(target.name);
+    const char* const of = quantity == Quantity::value    ? ""
+                           : quantity == Quantity::change ? "change of "
+                                                          : "second change of ";
+    text.outputs.push_back({of + target.name, target.components});
+  }
+  return text;
+}
+
+BatchShape MeshTask::shape(std::string_view split, const std::vector<Sample>& samples) const {
+  BatchShape shape;
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset.trajectory(split, sample.trajectory);
+    shape.nodes += view.mesh().nodes;
+    shape.edges += view.mesh().edges;
+  }
+  shape.graphs = std::max<int64_t>(1, std::ssize(samples));
+  shape.world_edges = world_room(fields.config, shape.nodes);
+  if (world.any() && !world.limited()) {
+    shape.world_edges = 1;  // of frames without noise
+    for (const Sample& sample : samples) {
+      const TrajectoryView view = dataset.trajectory(split, sample.trajectory);
+      shape.world_edges +=
+          count_world_edges(view.mesh(), view.field(fields.world_position->field.name).frame(sample.frame),
+                            world.dim(), world.options());
+    }
+  }
+  if (std::max({shape.nodes, shape.edges, shape.world_edges}) > std::numeric_limits<int32_t>::max() - 1) {
+    throw config_error(
+        "train.batch", "a batch of fewer than 2^31 nodes and edges",
+        fmt::format("{} nodes, {} edges and {} world edges", shape.nodes, shape.edges, shape.world_edges),
+        "lower train.batch");
+  }
+  return shape;
+}
+
+BatchLayout MeshTask::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
+  BatchLayout layout(sizes, shape, dtype, kind);
+  layout.add("target", {shape.nodes, fields.outputs}, accumulator_of(dtype), TensorRows::nodes);
+  layout.add("mask", {shape.nodes}, DType::u8, TensorRows::nodes);
+  loss.add_to(layout, fields.outputs);
+  return layout;
+}
+
+int64_t MeshTask::predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const {
+  int64_t nodes = 0;
+  for (const Sample& sample : samples)
+    nodes += fields.predicted_nodes(dataset.trajectory(split, sample.trajectory).mesh());
+  return nodes;
+}
+
+void MeshTask::check_read(std::string_view split, const std::vector<Sample>& samples) const {
+  for (const Sample& sample : samples) dataset.trajectory(split, sample.trajectory);
+}
+
+Normalizers MeshTask::online_normalizers() const {
+  return {Normalizer(static_cast<size_t>(sizes.node_inputs)),
+          Normalizer(static_cast<size_t>(sizes.edge_inputs.front())),
+          Normalizer(static_cast<size_t>(sizes.outputs)),
+          Normalizer(static_cast<size_t>(world.any() ? world.inputs() : 0))};
+}
+
+Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
+  std::vector<double> mean, deviation;
+  for (const FieldSelection::Input& input : fields.inputs) {
+    const bool target = input.target_column >= 0;
+    for (int64_t age = 0; age < (target ? fields.config.history : 1); ++age) {
+      const bool change = fields.changes_only(input) || age > 0;
+      const FieldStatistics stats = dataset.field_stats(input.field.name, NodeTypeSet::all(),
+                                                        change ? Quantity::change : Quantity::value);
+      mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
+      deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+    }
+  }
+  // Of known changes their root of the mean square, so that the 0 of other nodes stays 0.
+  const NodeTypeSet kinematic(std::span(fields.config.kinematic_types));
+  for (const FieldSelection::Input& known : fields.known_changes) {
+    const FieldStatistics stats = dataset.field_stats(known.field.name, kinematic, Quantity::change);
+    mean.insert(mean.end(), stats.mean.size(), 0.0);
+    for (size_t c = 0; c < stats.mean.size(); ++c)
+      deviation.push_back(std::hypot(stats.mean[c], stats.std[c]));
+  }
+  mean.insert(mean.end(), static_cast<size_t>(fields.config.node_types), 0.0);
+  deviation.insert(deviation.end(), static_cast<size_t>(fields.config.node_types), 1.0);
+  FieldStatistics edges;
+  if (fields.world_position) edges = displacement_stats(dataset, fields.world_position->field);
+  const FieldStatistics at_rest = dataset.edge_stats();
+  edges.mean.insert(edges.mean.end(), at_rest.mean.begin(), at_rest.mean.end());
+  edges.std.insert(edges.std.end(), at_rest.std.begin(), at_rest.std.end());
+  FieldStatistics near;
+  if (world.any()) near = displacement_stats(dataset, fields.world_position->field, world.options());
+  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std),
+          target_normalizer(*this, noise), Normalizer::fixed(near.mean, near.std)};
+}
+
+FieldStatistics MeshTask::predicted_stats(const std::string& field, Quantity which) const {
+  return dataset.field_stats(field, NodeTypeSet(std::span(fields.config.predicted_types)), which);
+}
+
+FieldState MeshTask::state_at(const TrajectoryView& trajectory, int64_t t) const {
+  FieldState state;
+  fields.read_state(trajectory, t, state);
+  return state;
+}
+
+Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
+                                 const FieldState& state, const Normalizers& normalizers) const {
+  const MeshView& mesh = trajectory.mesh();
+  SampleScratch scratch;
+  // A prediction has as much room as its frame needs, or on a device once more where it needed more.
+  const bool searches = world.any() && runtime.stream().on_gpu();
+  MeshEdges found;
+  int64_t room = world_room(fields.config, mesh.nodes);
+  std::span<const float> positions;
+  if (world.any()) positions = fields.current_positions(trajectory, t, state, scratch.positions);
+  if (world.any() && !searches) {
+    found = world.edges_at(trajectory, t, positions, most_world_edges(mesh.nodes));
+    room = std::max<int64_t>(1, std::ssize(found.senders));
+  }
+  while (true) {
+    BatchLayout layout(sizes, {.nodes = mesh.nodes, .edges = mesh.edges, .world_edges = room}, dtype,
+                       BatchLayout::Sizes::exact);
+    if (searches) world.add_to(layout);
+    Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
+      append_to_union(batch.graph.edges(kMeshEdges).graph, mesh, {});
+      write_graph_starts(batch.graph, {&mesh.nodes, 1});
+      write_edge_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
+      write_node_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
+      if (searches) {
+        world.write_search(batch, mesh, positions, {}, normalizers);
+      } else if (world.any()) {
+        world.write(batch, found, trajectory, positions, {}, normalizers, scratch.wide_world);
+      }
+    });
+    const int64_t missing = missing_edges(runtime, world.find(runtime, result));
+    if (missing == 0) return result;
+    room += missing;
+    if (room > most_world_edges(mesh.nodes)) throw too_many_world_edges(frame_name(trajectory, t));
+  }
+}
+
+void MeshTask::advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
+                       SampleScratch& scratch, FieldState& state) const {
+  const auto width = static_cast<size_t>(fields.outputs);
+  const bool second = fields.second_change();
+  dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
+    const std::span<T> change = read_rows(prediction, std::get<std::vector<T>>(scratch.predicted));
+    normalizers.targets.denormalize(change);
+    std::vector<float>& next = scratch.next;
+    next = state.current;
+    for (size_t i = 0; i < next.size(); ++i) {
+      if (!fields.is_predicted(mesh.node_type[i / width])) continue;
+      const auto current = static_cast<double>(next[i]);
+      double base = second ? 2.0 * current - static_cast<double>(state.previous[i]) : current;
+      if (fields.value_columns[i % width] != 0) base = 0.0;
+      next[i] = static_cast<float>(base + static_cast<double>(change[i]));
+    }
+    state.advance(std::move(next));
+  });
+}
+
+void MeshTask::check_something_to_predict(const std::string& split, std::optional<int64_t> trajectory) const {
+  const std::string where =
+      trajectory ? fmt::format("trajectory {} of split {}", *trajectory, split) : "split " + split;
+  const MeshTask one = for_validation();
+  const int64_t first = trajectory.value_or(0);
+  const int64_t end = trajectory ? first + 1 : dataset.size(split);
+  int64_t nodes = 0, frames = 0;
+  for (int64_t i = first; i < end; ++i) {
+    const TrajectoryView view = dataset.trajectory(split, i);
+    const int64_t predicted = fields.predicted_nodes(view.mesh());
+    nodes += predicted;
+    if (predicted > 0) frames += one.sample_frames(view.frames()).size();
+  }
+  if (nodes == 0) {
+    throw config_error("data.predicted_types", "types that nodes of " + where + " have",
+                       fmt::format("[{}]", fmt::join(fields.config.predicted_types, ", ")),
+                       "choose another --split or --data; see meshgrad info " + dataset.path().string());
+  }
+  if (frames == 0) {
+    throw config_error("--split", fmt::format("at least {} frames", one.least_frames()), "fewer in " + where,
+                       "choose another --split or --data");
+  }
+}
+
+}  // namespace meshgrad

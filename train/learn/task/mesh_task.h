@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshTask: what tasks on meshes share, with or without time: the data and its fields, samples, features,
+// world edges, statistics, how errors count, and how a prediction becomes the fields of the mesh.
+// MeshDynamics and SteadyField hold one; Task::mesh() gives it to programs that are about meshes.
+#pragma once
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/data_warnings.h>
+#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/training_loss.h>
+#include <meshgrad/train/learn/task/world_edge_search.h>
+
+namespace meshgrad {
+
+class MeshTask {
+ public:
+  /// The data set gets the edges that the configuration asks for. Throws what FieldSelection throws.
+  MeshTask(const Dataset& dataset, const DataConfig& config, bool over_time, int64_t predictions = 1,
+           const LossConfig& loss = {});
+  /// One prediction a sample, over all nodes and without penalties, and as much room for world edges in a
+  /// batch as its frames need.
+  MeshTask for_validation() const;
+
+  Dataset dataset;
+  FieldSelection fields;
+  WorldEdgeSearch world;
+  ModelSizes sizes;
+  int64_t predictions;  ///< of a sample, one after another; without time one
+  TrainingLoss loss;
+
+  // What train/learn/task/task.h asks of a task.
+  SplitSamples samples(std::string_view split) const;
+  DataError no_samples(std::string_view split) const;
+  void read_ahead(std::string_view split, const Sample& sample) const {
+    dataset.read_ahead(split, sample.trajectory);
+  }
+  TaskDescription describe() const;
+  std::vector<TaskWarning> validate(const Config& config) const { return data_warnings(dataset, config); }
+  std::string describe_sampling(std::string_view split, double visits) const {
+    return loss.describe_sampling(*this, split, visits);
+  }
+  /// Sizes of the union of these samples' meshes, with its room for world edges. Throws ConfigError for 2^31
+  /// - 1 nodes or edges and more.
+  BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
+  void add_device_inputs(BatchLayout& layout) const { world.add_to(layout); }
+  /// Predicted nodes of these samples over all predictions, each with its weight.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+    return static_cast<double>(predictions) * loss.weight(*this, split, samples);
+  }
+  /// Empty normalisers, that learn from batches.
+  Normalizers online_normalizers() const;
+  /// From the data set's statistics: inputs over all nodes, the one-hot unchanged; current positions over
+  /// some frames (displacement_stats); targets over the predicted nodes, with the noise's share added where
+  /// they are changes of what the model reads: sqrt(std^2 + share^2).
+  Normalizers dataset_normalizers(const NoiseOptions& noise) const;
+
+  // What the tasks on meshes are made of.
+  /// Frames of a trajectory of `frames` at which samples start: they have all the neighbours they need.
+  /// Without time every frame is a sample.
+  FrameRange sample_frames(int64_t frames) const;
+  /// The fewest frames of a trajectory that has a sample.
+  int64_t least_frames() const { return fields.over_time ? predictions + fields.earlier_frames() + 1 : 1; }
+  /// The model's inputs, "target" [nodes, outputs] in the accumulator of `dtype`, "mask" u8 [nodes], and what
+  /// TrainingLoss adds.
+  BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
+  int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Throws DataError when pages of these samples were lost.
+  void check_read(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Statistics of a field over the predicted nodes of the training split.
+  FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
+
+  // Predictions.
+  /// The state at frame t, from the data.
+  FieldState state_at(const TrajectoryView& trajectory, int64_t t) const;
+  /// A batch of one graph for prediction, without target and mask: inputs that are targets too come from
+  /// `state`, others from frame t.
+  Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
+                         const FieldState& state, const Normalizers& normalizers) const;
+  /// `state` with the predicted nodes one prediction further (without time: of the same frame), from a
+  /// normalised prediction [nodes, outputs] on the host; other nodes stay.
+  void advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
+               SampleScratch& scratch, FieldState& state) const;
+  /// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
+  /// data.predicted_types, or too few frames. Errors over nothing would be NaN.
+  void check_something_to_predict(const std::string& split, std::optional<int64_t> trajectory = {}) const;
+};
+
+}  // namespace meshgrad
