@@ -47,11 +47,12 @@ struct StepBytes {
 /// A prepared workload. `run` runs it once.
 struct Workload {
   std::function<void()> run;
-  double flops = 0.0;       ///< useful floating-point operations of a run; a multiply-add counts as two
-  double bytes = 0.0;       ///< minimum bytes that a run reads and writes; 0: not counted
-  int warm_runs = 1;        ///< untimed runs before the first timed one
-  std::string description;  ///< sizes, for the reader
-  bool cold = false;        ///< a single kernel: caches are flushed before each run
+  /// Of a kernel its work (kernels/work.h). Of a step the FLOPs that a model's forward and backward need,
+  /// without recomputation; its bytes are 0: not counted.
+  double flops = 0.0, bytes = 0.0;
+  int warm_runs = 1;                   ///< untimed runs before the first timed one
+  std::string description;             ///< sizes, for the reader
+  bool cold = false;                   ///< a single kernel: caches are flushed before each run
   std::function<std::string()> check;  ///< runs once; empty, or how the result differs from the reference's
   std::function<void()> randomise;  ///< fills the inputs with random values for the timing, after the check
   /// Measured in a separate run. Unset: the allocator's peaks of the timed runs.

@@ -48,15 +48,13 @@ RowSizes::RowSizes(const Case& c)
     : base(6 * c.scale().period),
       rows(c.scale().edges()),
       width(c.scale().width),
-      elements(static_cast<double>(rows * width)),
-      bytes(elements * static_cast<double>(size_of(c.storage()))),
       text(fmt::format("{} rows of {}", rows, width)) {}
 
-Workload row_workload(const std::shared_ptr<Case>& c, double flops, double bytes,
-                      const std::function<void()>& run, const std::function<void(Case&)>& reference) {
+Workload row_workload(const std::shared_ptr<Case>& c, const Work& work, const std::function<void()>& run,
+                      const std::function<void(Case&)>& reference) {
   return {.run = run,
-          .flops = flops,
-          .bytes = bytes,
+          .flops = work.flops,
+          .bytes = work.bytes,
           .description = RowSizes(*c).text,
           .cold = true,
           .check = [=] { return c->check({}, run, reference); },

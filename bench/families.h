@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel/ rows: one call of a kernel, at every size and in every storage type.
 #pragma once
+#include <meshgrad/kernels/work.h>
+
 #include "inputs.h"
 
 namespace meshgrad::bench {
@@ -25,13 +27,12 @@ void check_every_kernel_is_timed(const std::vector<Family>& families);
 /// The sizes of a row workload: as many rows as the mesh has edges.
 struct RowSizes {
   int64_t base, rows, width;
-  double elements, bytes;  ///< of [rows, width] in the storage type
   std::string text;
   explicit RowSizes(const Case& c);
 };
 
 /// A workload that is timed with flushed caches and checked against the reference implementation.
-Workload row_workload(const std::shared_ptr<Case>& c, double flops, double bytes,
-                      const std::function<void()>& run, const std::function<void(Case&)>& reference);
+Workload row_workload(const std::shared_ptr<Case>& c, const Work& work, const std::function<void()>& run,
+                      const std::function<void(Case&)>& reference);
 
 }  // namespace meshgrad::bench

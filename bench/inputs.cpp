@@ -72,9 +72,9 @@ reference::Edges mesh_edges(int64_t nodes, int64_t side, bool square) {
 }  // namespace
 
 Mesh make_mesh(Runtime& runtime, const Scale& scale) {
-  const reference::Edges all = mesh_edges(scale.nodes(), scale.side(), scale.square);
-  return {build_graph(runtime, scale.nodes(), all.senders, all.receivers),
-          mesh_edges(scale.period, scale.side(), scale.square)};
+  reference::Edges whole = mesh_edges(scale.nodes(), scale.side(), scale.square);
+  Graph graph = build_graph(runtime, scale.nodes(), whole.senders, whole.receivers);
+  return {std::move(graph), mesh_edges(scale.period, scale.side(), scale.square), std::move(whole)};
 }
 
 Case::Case(Runtime& runtime, const Scale& scale, DType storage, std::string_view name)

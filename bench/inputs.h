@@ -27,7 +27,7 @@ struct Input {
 /// triangulated square, whose nodes receive from those of these neighbours that lie within it.
 struct Mesh {
   Graph graph;
-  reference::Edges base;
+  reference::Edges base, whole;  ///< whole: the edges of `graph`, on the host
 };
 Mesh make_mesh(Runtime& runtime, const Scale& scale);
 

@@ -17,6 +17,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "bound.h"
 #include "machine_peak.h"
 #include "report.h"
 #include "trace.h"
@@ -55,7 +56,7 @@ constexpr int kLeastBlockPairs = 6;  // fewer have no 95 % interval
 struct Options {
   std::vector<std::string> patterns;
   std::string json, baseline;
-  std::string device = "auto";
+  std::string device = "auto", gpu;
   int threads = 0;
   double seconds = 3.0;
   bool quick = false;
@@ -264,6 +265,18 @@ int trace(const Options& options, Device device) {
   return 0;
 }
 
+int bound(const Options& options) {
+  const DevicePeaks& peaks = device_peaks(options.gpu);
+  std::vector<Bound> bounds;
+  for (const Benchmark& benchmark :
+       chosen_benchmarks(options, {DeviceKind::cuda, 0}, "meshgrad-bench bound")) {
+    bounds.push_back(bound_of(benchmark, peaks));
+    fmt::print("{}\n", to_text(bounds.back()));
+  }
+  if (!options.json.empty()) write_bounds(bounds, options.json);
+  return 0;
+}
+
 int run(const Options& options, Device device) {
   const std::vector<Benchmark> chosen = chosen_benchmarks(options, device, "meshgrad-bench run");
   const std::string device_name =
@@ -323,14 +336,20 @@ int main(int argc, char** argv) {
       "run", "Run the benchmark named PATTERN, or those whose name contains it (* is a wildcard)");
   CLI::App* trace_command =
       app.add_subcommand("trace", "The time of each kernel of a run, by events around each launch; GPU only");
+  CLI::App* bound_command = app.add_subcommand(
+      "bound", "The least time of each kernel of a run at a GPU's stated peaks, which need not be there");
+  bound_command->add_option("--gpu", options.gpu, "a100, h100 or h200")
+      ->required()
+      ->check(meshgrad::cli::one_of(meshgrad::device_peak_names()));
   for (CLI::App* command : {list, run_command, trace_command})
     command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  for (CLI::App* command : {run_command, trace_command}) {
+  for (CLI::App* command : {run_command, trace_command, bound_command}) {
     command->add_option("PATTERN", options.patterns, "A name or part of one, or several")->required();
     command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
     command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
-    command->add_flag("--wgmma", options.wgmma, "As the configuration key wgmma");
   }
+  for (CLI::App* command : {run_command, trace_command})
+    command->add_flag("--wgmma", options.wgmma, "As the configuration key wgmma");
   run_command
       ->add_option("--baseline", options.baseline,
                    "Rows of an earlier run to compare with; exits 1 when slower")
@@ -344,6 +363,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (*peak_command) return peak(options);
+    if (*bound_command) return bound(options);
     const meshgrad::Device device = meshgrad::resolve_device(options.device, nullptr, "--device");
     if (*list) {
       for (const Benchmark& benchmark : all_benchmarks({device.kind, false}))

@@ -17,15 +17,15 @@ constexpr int kLayers = 3;
 std::string sizes(const Case& c, int64_t rows) { return fmt::format("{} rows of {}", rows, c.scale().width); }
 
 /// Backward reads hidden activations that forward saved, or recomputes them.
-enum class Work : uint8_t { forward, backward, backward_recomputing };
+enum class Pass : uint8_t { forward, backward, backward_recomputing };
 
 /// A workload from its parts; `prepare` runs before the check and before timing.
-Workload finish(const std::shared_ptr<Case>& c, std::string description, double flops, double bytes,
+Workload finish(const std::shared_ptr<Case>& c, std::string description, const Work& work,
                 const std::function<void()>& prepare, const std::function<void()>& run,
                 const std::function<void(Case&)>& ref) {
   return {.run = run,
-          .flops = flops,
-          .bytes = bytes,
+          .flops = work.flops,
+          .bytes = work.bytes,
           .description = std::move(description),
           .cold = true,
           .check = [=] { return c->check(prepare, run, ref); },
@@ -39,9 +39,6 @@ Workload finish(const std::shared_ptr<Case>& c, std::string description, double 
 Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
   const int64_t base = kBaseEdges * c->scale().period, rows = c->scale().edges(), width = c->scale().width;
   const Input x = c->rows(base, width), w = c->weight(width, width), b = c->vector(width);
-  const auto element = static_cast<double>(size_of(c->storage()));
-  const double flops = 2.0 * static_cast<double>(rows * width * width);
-  const double row_bytes = element * static_cast<double>(rows * width);
   Runtime& runtime = c->runtime();
   if (!backward) {
     const LinearForward args{.rows = rows,
@@ -50,7 +47,7 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                              .bias = b.tensor,
                              .y = c->written({rows, width}, c->storage())};
     return finish(
-        c, sizes(*c, rows), flops, 2.0 * row_bytes, {},
+        c, sizes(*c, rows), work_of(args), {},
         [&runtime, args] { kernels::linear_forward(args, runtime, runtime.stream()); },
         [=](Case& checked) {
           checked.expect("y", args.y, reference::linear(x.base, w.base, b.base), width);
@@ -65,7 +62,7 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                             .d_weight = c->accumulated({width, width}),
                             .d_bias = c->accumulated({width})};
   return finish(
-      c, sizes(*c, rows), 2.0 * flops, 3.0 * row_bytes, {},
+      c, sizes(*c, rows), work_of(args), {},
       [&runtime, args] { kernels::linear_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const reference::LinearGradients g = reference::linear_backward(x.base, w.base, d_y.base);
@@ -131,14 +128,12 @@ void expect_mlp_gradients(Case& checked, const MlpParts& parts, const reference:
 }
 
 /// The node update's MLP, of two inputs and with a residual, over as many rows as there are edges.
-Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
+Workload mlp_work(const std::shared_ptr<Case>& c, Pass what) {
   const int64_t base = kBaseEdges * c->scale().period, rows = c->scale().edges(), width = c->scale().width;
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
   const std::vector<Input> x = {c->rows(base, width), c->rows(base, width)};
   const std::vector<Input> w = {c->weight(width, width), c->weight(width, width)};
   parts->ref.first_weights = {w[0].base, w[1].base};
-  const auto row_bytes = static_cast<double>(size_of(c->storage()) * rows * width);
-  const double flops = 2.0 * 4.0 * static_cast<double>(rows * width * width);
   Runtime& runtime = c->runtime();
   MlpForward forward{.rows = rows,
                      .inputs = {{x[0].tensor, w[0].tensor}, {x[1].tensor, w[1].tensor}},
@@ -147,16 +142,16 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
                      .out = c->written({rows, width}, c->storage()),
                      .saved = {}};
   const int64_t terms = 2 * width * kLayers;
-  if (what == Work::forward) {
+  if (what == Pass::forward) {
     return finish(
-        c, sizes(*c, rows), flops, 3.0 * row_bytes, {},
+        c, sizes(*c, rows), work_of(forward), {},
         [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
         [=](Case& checked) {
           const Matrix y = reference::mlp(parts->ref, {x[0].base, x[1].base}).out;
           checked.expect("out", forward.out, reference::sum(x[0].base, y), terms);
         });
   }
-  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
+  const bool saves = what == Pass::backward && kernels::saves_hidden(forward);
   forward.saved = make_saved(*c, rows, saves);
   const Input d_out = c->rows(base, width);
   const MlpBackward args{
@@ -170,7 +165,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
       .d_first_weights = {c->accumulated({width, width}), c->accumulated({width, width})},
       .d_weights = parts->gradients};
   return finish(
-      c, sizes(*c, rows), 2.0 * flops, (saves ? 8.0 : 5.0) * row_bytes,
+      c, sizes(*c, rows), work_of(args),
       [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
       [&runtime, args] { kernels::mlp_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
@@ -189,7 +184,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
 }
 
 /// One block's edge update. Backward starts from the gradients of both outputs, aggregate and edges.
-Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
+Workload edge_work(const std::shared_ptr<Case>& c, Pass what) {
   const int64_t width = c->scale().width, period = c->scale().period;
   const int64_t nodes = c->scale().nodes(), edges = c->scale().edges();
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
@@ -199,12 +194,6 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   parts->ref.first_weights = {w_e.base};
   const reference::EdgeUpdate update{parts->ref, true, false};
   const reference::NodeTerms ref_terms{h.base, w_s.base, w_r.base};
-  const auto element = static_cast<double>(size_of(c->storage()));
-  const auto edge_bytes = element * static_cast<double>(edges * width),
-             index_bytes = 8.0 * static_cast<double>(edges);
-  const auto node_bytes = element * static_cast<double>(nodes * width);
-  const double flops =
-      2.0 * static_cast<double>(width * width) * static_cast<double>(kLayers * edges + 2 * nodes);
   const std::string description = fmt::format("{} nodes, {} edges, width {}", nodes, edges, width);
   const int64_t terms = 3 * width * kLayers;
   Runtime& runtime = c->runtime();
@@ -215,9 +204,9 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
                             .edges_out = c->written({edges, width}, c->storage()),
                             .aggregate = c->written({nodes, width}, c->storage()),
                             .saved = {}};
-  if (what == Work::forward) {
+  if (what == Pass::forward) {
     return finish(
-        c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
+        c, description, work_of(forward), {},
         [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
         [=](Case& checked) {
           const auto result = reference::edge_update(update, mesh->base, ref_terms, e.base);
@@ -225,7 +214,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
           checked.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
   }
-  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
+  const bool saves = what == Pass::backward && kernels::saves_hidden(forward);
   forward.saved = make_saved(*c, edges, saves);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
   const EdgeUpdateBackward args{.graph = &mesh->graph,
@@ -242,7 +231,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
                                 .d_edge_weight = c->accumulated({width, width}),
                                 .d_weights = parts->gradients};
   return finish(
-      c, description, 2.0 * flops, (saves ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
+      c, description, work_of(args),
       [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
       [&runtime, args, mesh] { kernels::edge_update_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
@@ -261,17 +250,17 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
 }  // namespace
 
 std::vector<Family> matrix_families() {
-  const auto mlp = [](Work what) { return [=](const auto& c) { return mlp_work(c, what); }; };
-  const auto edge_update = [](Work what) { return [=](const auto& c) { return edge_work(c, what); }; };
+  const auto mlp = [](Pass what) { return [=](const auto& c) { return mlp_work(c, what); }; };
+  const auto edge_update = [](Pass what) { return [=](const auto& c) { return edge_work(c, what); }; };
   return {
       {"linear/forward", "linear_forward", [](const auto& c) { return linear_work(c, false); }},
       {"linear/backward", "linear_backward", [](const auto& c) { return linear_work(c, true); }},
-      {"mlp/forward", "mlp_forward", mlp(Work::forward)},
-      {"mlp/backward", "mlp_backward", mlp(Work::backward)},
-      {"mlp/backward_recomputing", "mlp_backward", mlp(Work::backward_recomputing)},
-      {"edge_update/forward", "edge_update_forward", edge_update(Work::forward)},
-      {"edge_update/backward", "edge_update_backward", edge_update(Work::backward)},
-      {"edge_update/backward_recomputing", "edge_update_backward", edge_update(Work::backward_recomputing)}};
+      {"mlp/forward", "mlp_forward", mlp(Pass::forward)},
+      {"mlp/backward", "mlp_backward", mlp(Pass::backward)},
+      {"mlp/backward_recomputing", "mlp_backward", mlp(Pass::backward_recomputing)},
+      {"edge_update/forward", "edge_update_forward", edge_update(Pass::forward)},
+      {"edge_update/backward", "edge_update_backward", edge_update(Pass::backward)},
+      {"edge_update/backward_recomputing", "edge_update_backward", edge_update(Pass::backward_recomputing)}};
 }
 
 }  // namespace meshgrad::bench

@@ -31,7 +31,7 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
                         .out = c->written({nodes, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { kernels::segment_sum(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::segment_sum(args, stream); },
       [=](Case& checked) {
         checked.expect("out", args.out,
                        reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes), 6);
@@ -48,8 +48,7 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
                     .out = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, n.bytes * 7.0 / 6.0 + 4.0 * static_cast<double>(n.rows),
-      [&stream, args] { kernels::gather(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::gather(args, stream); },
       [=](Case& checked) {
         checked.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
@@ -62,7 +61,7 @@ Workload activation_work(const std::shared_ptr<Case>& c) {
       .activation = Activation::relu, .x = x.tensor, .y = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, 2.0 * n.bytes, [&stream, args] { kernels::activation_forward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::activation_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("y", args.y, reference::activation(Activation::relu, x.base), 1);
       });
@@ -77,7 +76,7 @@ Workload activation_backward_work(const std::shared_ptr<Case>& c) {
                                 .d_x = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, 3.0 * n.bytes, [&stream, args] { kernels::activation_backward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::activation_backward(args, stream); },
       [=](Case& checked) {
         checked.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base),
                        1);
@@ -95,8 +94,7 @@ Workload norm_work(const std::shared_ptr<Case>& c) {
                          .y = c->written({n.rows, n.width}, c->storage())};
   Runtime& runtime = c->runtime();
   return row_workload(
-      c, 8.0 * n.elements, 2.0 * n.bytes,
-      [&runtime, args] { kernels::norm_forward(args, runtime, runtime.stream()); },
+      c, work_of(args), [&runtime, args] { kernels::norm_forward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         checked.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
                        n.width);
@@ -116,8 +114,7 @@ Workload norm_backward_work(const std::shared_ptr<Case>& c) {
                           .d_bias = c->accumulated({n.width})};
   Runtime& runtime = c->runtime();
   return row_workload(
-      c, 12.0 * n.elements, 3.0 * n.bytes,
-      [&runtime, args] { kernels::norm_backward(args, runtime, runtime.stream()); },
+      c, work_of(args), [&runtime, args] { kernels::norm_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const auto g = reference::norm_backward(Norm::layer, x.base, gain.base, d_y.base, args.epsilon);
         checked.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
@@ -133,7 +130,7 @@ Workload axpby_work(const std::shared_ptr<Case>& c) {
   const Axpby args{.a = 0.5, .x = x.tensor, .b = 0.5, .y = y.tensor};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { kernels::axpby(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::axpby(args, stream); },
       [=](Case& checked) {
         Matrix expected = reference::sum(x.base, y.base);
         for (double& value : expected.v) value *= 0.5;
@@ -148,8 +145,7 @@ Workload cast_work(const std::shared_ptr<Case>& c) {
   const Cast args{.from = from.tensor, .to = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, n.bytes + n.elements * static_cast<double>(size_of(c->accumulator())),
-      [&stream, args] { kernels::cast(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::cast(args, stream); },
       [=](Case& checked) { checked.expect("to", args.to, from.base, 1); });
 }
 
@@ -163,9 +159,6 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
   const Tensor mask = Tensor::from<uint8_t>(c->runtime(), ones, {n.rows}, Tag::data);
   const Tensor sum = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data);
   const Tensor weight = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data);
-  const auto rows = static_cast<double>(n.rows);
-  double bytes =
-      rows * static_cast<double>(kOutputs * (size_of(c->storage()) + size_of(c->accumulator())) + 1);
   Runtime& runtime = c->runtime();
   LossForm form;
   const reference::Form base_form{.kind = formed ? LossKind::huber : LossKind::squared,
@@ -182,7 +175,6 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
     };
     form.row_weights = first(n.rows);
     form.column_weights = first(kOutputs);
-    bytes += rows * static_cast<double>(sizeof(float));
   }
   if (!backward) {
     const MaskedLossForward args{.rows = n.rows,
@@ -193,8 +185,7 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
                                  .weight = weight,
                                  .form = form};
     return row_workload(
-        c, 3.0 * rows * kOutputs, bytes,
-        [&runtime, args] { kernels::masked_loss_forward(args, runtime, runtime.stream()); },
+        c, work_of(args), [&runtime, args] { kernels::masked_loss_forward(args, runtime, runtime.stream()); },
         [=](Case& checked) {
           const reference::Loss loss =
               reference::formed_loss(prediction.base, target.base, base_mask, base_form);
@@ -211,10 +202,8 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
                                 .seed = Tensor::from<double>(c->runtime(), seed, {1}, Tag::data),
                                 .d_prediction = c->written({n.rows, kOutputs}, c->storage()),
                                 .form = form};
-  const double written = rows * static_cast<double>(kOutputs * size_of(c->storage()));
   return row_workload(
-      c, 3.0 * rows * kOutputs, bytes + written,
-      [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
+      c, work_of(args), [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
       [=](Case& checked) {
         checked.expect(
             "d_prediction", args.d_prediction,
@@ -240,11 +229,9 @@ Workload class_loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                  .mask = Tensor::from<uint8_t>(runtime, ones, {n.rows}, Tag::data),
                                  .sum = Tensor::zeros(runtime, {1}, DType::f64, Tag::data),
                                  .weight = Tensor::zeros(runtime, {1}, DType::f64, Tag::data)};
-  const auto rows = static_cast<double>(n.rows), values = rows * kClasses;
-  const double bytes = values * static_cast<double>(size_of(c->storage())) + 5.0 * rows;
   if (!backward) {
     return row_workload(
-        c, 5.0 * values, bytes,
+        c, work_of(forward),
         [&runtime, forward] { kernels::class_loss_forward(forward, runtime, runtime.stream()); },
         [=](Case& checked) {
           const reference::Loss loss = reference::class_loss(logits.base, base_labels, base_ones);
@@ -261,8 +248,7 @@ Workload class_loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                .seed = Tensor::from<double>(runtime, seed, {1}, Tag::data),
                                .d_logits = c->written({n.rows, kClasses}, c->storage())};
   return row_workload(
-      c, 8.0 * values, bytes + values * static_cast<double>(size_of(c->storage())),
-      [&runtime, args] { kernels::class_loss_backward(args, runtime.stream()); },
+      c, work_of(args), [&runtime, args] { kernels::class_loss_backward(args, runtime.stream()); },
       [=](Case& checked) {
         checked.expect("d_logits", args.d_logits,
                        reference::class_loss_backward(logits.base, base_labels, base_ones, kClassSeed),
@@ -279,12 +265,10 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
                           .non_finite = {}};
   Runtime& runtime = c->runtime();
   const auto run = [&runtime, args] { kernels::sum_of_squares(args, runtime, runtime.stream()); };
-  Workload work =
-      row_workload(c, 2.0 * n.elements, n.elements * static_cast<double>(size_of(c->accumulator())), run,
-                   [=](Case& checked) {
-                     checked.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
-                                          n.base * n.width);
-                   });
+  Workload work = row_workload(c, work_of(args), run, [=](Case& checked) {
+    checked.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
+                         n.base * n.width);
+  });
   work.check = [&runtime, args, check = work.check] {
     fill_zero(args.sum, runtime.stream());
     return check();
@@ -298,14 +282,15 @@ Workload world_edges_work(const std::shared_ptr<Case>& c) {
   Runtime& runtime = c->runtime();
   const Mesh mesh = make_mesh(runtime, c->scale());
   const int64_t nodes = c->scale().nodes(), side = c->scale().side();
-  const Tensor given = to_host(mesh.graph.senders, c->stream());
-  const Tensor offsets = to_host(mesh.graph.receiver_offsets, c->stream());
-  std::vector<int32_t> senders(given.data<int32_t>(), given.data<int32_t>() + given.elements());
+  std::vector<int32_t> senders = mesh.whole.senders;
+  const std::vector<int32_t>& receivers = mesh.whole.receivers;
+  auto own = receivers.begin();
   std::vector<float> positions;
   std::vector<double> rows;
   for (int64_t node = 0; node < nodes; ++node) {
-    const int32_t* const own = offsets.data<int32_t>() + node;
-    std::sort(senders.begin() + own[0], senders.begin() + own[1]);
+    const auto first = own;
+    own = std::upper_bound(first, receivers.end(), node);
+    std::sort(senders.begin() + (first - receivers.begin()), senders.begin() + (own - receivers.begin()));
     positions.insert(positions.end(), {static_cast<float>(node % side), static_cast<float>(node / side)});
     for (const int64_t sign : {-1, 1}) {
       const int64_t sender = node + sign * (side - 1);
@@ -332,11 +317,8 @@ Workload world_edges_work(const std::shared_ptr<Case>& c) {
   args.found.counts = Tensor::empty(runtime, {3}, DType::i64, Tag::data, "world edges");
   args.features = c->written({edges, 3}, c->storage());
   args.missing = Tensor::empty(runtime, {1}, DType::i64, Tag::data, "world edges");
-  const double bytes = static_cast<double>(nodes * (2 * size_of(DType::f32) + 8 * size_of(DType::i32)) +
-                                           mesh.graph.edges * size_of(DType::i32) +
-                                           edges * (3 * size_of(DType::i32) + 3 * size_of(c->storage())));
   Workload work = row_workload(
-      c, 0.0, bytes, [&runtime, args] { kernels::find_world_edges(args, runtime, runtime.stream()); },
+      c, work_of(args), [&runtime, args] { kernels::find_world_edges(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         Matrix features(edges, 3);
         features.v = rows;

@@ -13,11 +13,6 @@
 namespace meshgrad::bench {
 namespace {
 
-/// Rows of `columns` values in `dtype`, in bytes.
-double bytes_of(int64_t rows, int64_t columns, DType dtype) {
-  return static_cast<double>(rows * columns * size_of(dtype));
-}
-
 std::string described(const RowSizes& n, int64_t columns) {
   return fmt::format("{} rows of {}", n.rows, columns);
 }
@@ -47,11 +42,8 @@ Workload accumulate_error_work(const std::shared_ptr<Case>& c) {
                                     .mask = mask.tensor,
                                     .after = c->written({n.rows, kOutputs}, sums)};
   const Stream& stream = c->stream();
-  const double bytes = 3.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
-                       static_cast<double>(n.rows);
   Workload work = row_workload(
-      c, 2.0 * static_cast<double>(n.rows * kOutputs), bytes,
-      [&stream, args] { kernels::accumulate_error_forward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::accumulate_error_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("after", args.after,
                        reference::accumulate_error(before.base, prediction.base, target.base, mask.base), 3);
@@ -71,10 +63,8 @@ Workload accumulate_error_backward_work(const std::shared_ptr<Case>& c) {
                                      .d_before = c->written({n.rows, kOutputs}, sums),
                                      .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
   const Stream& stream = c->stream();
-  const double bytes = 2.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
-                       static_cast<double>(n.rows);
   Workload work = row_workload(
-      c, 0.0, bytes, [&stream, args] { kernels::accumulate_error_backward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::accumulate_error_backward(args, stream); },
       [=](Case& checked) {
         const Matrix expected = reference::masked(d_after.base, mask.base);
         checked.expect("d_before", args.d_before, expected, 1);
@@ -105,9 +95,7 @@ Workload add_columns_work(const std::shared_ptr<Case>& c) {
                                .shifted = c->written({n.rows, kColumns}, c->storage())};
   const Stream& stream = c->stream();
   Workload work = row_workload(
-      c, 2.0 * static_cast<double>(n.rows * kOutputs),
-      2.0 * bytes_of(n.rows, kColumns, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
-      [&stream, args] { kernels::add_columns_forward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::add_columns_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("shifted", args.shifted,
                        reference::add_columns(given.base, shift.base, source, ratio.base), 2);
@@ -128,9 +116,7 @@ Workload add_columns_backward_work(const std::shared_ptr<Case>& c) {
                                 .d_shift = c->written({n.rows, kOutputs}, c->accumulator())};
   const Stream& stream = c->stream();
   Workload work = row_workload(
-      c, 2.0 * static_cast<double>(n.rows * kOutputs),
-      bytes_of(n.rows, kOutputs, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
-      [&stream, args] { kernels::add_columns_backward(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::add_columns_backward(args, stream); },
       [=](Case& checked) {
         checked.expect("d_shift", args.d_shift,
                        reference::add_columns_backward(d_shifted.base, kOutputs, source, ratio.base), 2);
@@ -186,18 +172,17 @@ Workload adam_work(const std::shared_ptr<Case>& c) {
   };
   args.settings.beta1 = args.settings.beta2 = 1.0;
   Workload work = row_workload(
-      c, 0.0, 8.0 * n.elements * static_cast<double>(size_of(dtype)),
-      [&stream, args] { kernels::optimizer_update(args, stream); }, ref);
+      c, work_of(args), [&stream, args] { kernels::optimizer_update(args, stream); }, ref);
   work.check = [=] { return c->check({}, checked_run, ref); };
   return work;
 }
 
 /// A few scalars: this times a launch.
-Workload scalar_workload(const std::shared_ptr<Case>& c, const std::function<void()>& run,
+Workload scalar_workload(const std::shared_ptr<Case>& c, const Work& work, const std::function<void()>& run,
                          const std::function<void(Case&)>& reference) {
-  Workload work = row_workload(c, 0.0, 0.0, run, reference);
-  work.description = "one step's scalars";
-  return work;
+  Workload workload = row_workload(c, work, run, reference);
+  workload.description = "one step's scalars";
+  return workload;
 }
 
 Workload note_loss_work(const std::shared_ptr<Case>& c) {
@@ -209,7 +194,7 @@ Workload note_loss_work(const std::shared_ptr<Case>& c) {
                       .seed = c->written({1}, DType::f64)};
   const Stream& stream = c->stream();
   return scalar_workload(
-      c, [&stream, args] { kernels::note_loss(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::note_loss(args, stream); },
       [=](Case& checked) { checked.expect("seed", args.seed, Matrix(1, 1, 4.0 / 8.0), 1); });
 }
 
@@ -223,7 +208,7 @@ Workload optimizer_decide_work(const std::shared_ptr<Case>& c) {
                                .non_finite = Tensor::zeros(c->runtime(), {1}, DType::i32, Tag::data)};
   const Stream& stream = c->stream();
   return scalar_workload(
-      c, [&stream, args] { kernels::optimizer_decide(args, stream); },
+      c, work_of(args), [&stream, args] { kernels::optimizer_decide(args, stream); },
       [=](Case& checked) {
         const Tensor host = to_host(args.state, stream);
         const StepState& after = *static_cast<const StepState*>(host.raw());

@@ -22,6 +22,7 @@ void kernels::class_loss_forward(const ClassLossForward& args, Runtime& runtime,
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
   kernels::tables(args.logits.device()).class_loss.class_loss_forward(args, runtime, stream);
+  note_work("class_loss_forward", args);
 }
 
 void kernels::class_loss_backward(const ClassLossBackward& args, const Stream& stream) {
@@ -30,6 +31,19 @@ void kernels::class_loss_backward(const ClassLossBackward& args, const Stream& s
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_logits", args.d_logits, args.logits.dtype(), args.logits.shape());
   kernels::tables(args.logits.device()).class_loss.class_loss_backward(args, stream);
+  note_work("class_loss_backward", args);
+}
+
+/// Difference from the largest logit, and sum.
+Work work_of(const ClassLossForward& args) {
+  return {.flops = 2.0 * static_cast<double>(args.logits.elements()),
+          .bytes = bytes_of(args.logits, args.labels, args.mask)};
+}
+
+/// The same again, then share and scale of each.
+Work work_of(const ClassLossBackward& args) {
+  return {.flops = 4.0 * static_cast<double>(args.logits.elements()),
+          .bytes = bytes_of(args.logits, args.labels, args.mask, args.d_logits)};
 }
 
 }  // namespace meshgrad

@@ -10,6 +10,7 @@
 // gradient NaN.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -30,6 +31,9 @@ struct ClassLossBackward {
   Tensor seed;                  ///< f64 scalar [1] in device memory: gradient of the loss by `sum`
   Tensor d_logits;              ///< [rows, classes], written
 };
+
+Work work_of(const ClassLossForward& args);
+Work work_of(const ClassLossBackward& args);
 
 struct ClassLossKernels {
   void (*class_loss_forward)(const ClassLossForward&, Runtime&, const Stream&);

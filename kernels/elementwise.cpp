@@ -8,6 +8,7 @@ void kernels::activation_forward(const ActivationForward& args, const Stream& st
   check_defined("activation.forward", "x", args.x);
   check_tensor("activation.forward", "y", args.y, args.x.dtype(), args.x.shape());
   kernels::tables(args.y.device()).elementwise.activation_forward(args, stream);
+  note_work("activation_forward", args);
 }
 
 void kernels::activation_backward(const ActivationBackward& args, const Stream& stream) {
@@ -15,6 +16,7 @@ void kernels::activation_backward(const ActivationBackward& args, const Stream& 
   check_tensor("activation.backward", "d_y", args.d_y, args.x.dtype(), args.x.shape());
   check_tensor("activation.backward", "d_x", args.d_x, args.x.dtype(), args.x.shape());
   kernels::tables(args.d_x.device()).elementwise.activation_backward(args, stream);
+  note_work("activation_backward", args);
 }
 
 void kernels::norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream) {
@@ -30,6 +32,7 @@ void kernels::norm_forward(const NormForward& args, Runtime& runtime, const Stre
   check_optional(kOp, "bias", args.bias, sums, {width});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, width});
   kernels::tables(args.y.device()).elementwise.norm_forward(args, runtime, stream);
+  note_work("norm_forward", args);
 }
 
 void kernels::norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream) {
@@ -47,12 +50,14 @@ void kernels::norm_backward(const NormBackward& args, Runtime& runtime, const St
   check_tensor(kOp, "d_gain", args.d_gain, sums, {width});
   check_optional(kOp, "d_bias", args.d_bias, sums, {width});
   kernels::tables(args.d_x.device()).elementwise.norm_backward(args, runtime, stream);
+  note_work("norm_backward", args);
 }
 
 void kernels::axpby(const Axpby& args, const Stream& stream) {
   check_defined("axpby", "y", args.y);
   check_tensor("axpby", "x", args.x, args.y.dtype(), args.y.shape());
   kernels::tables(args.y.device()).elementwise.axpby(args, stream);
+  note_work("axpby", args);
 }
 
 void kernels::cast(const Cast& args, const Stream& stream) {
@@ -68,6 +73,34 @@ void kernels::cast(const Cast& args, const Stream& stream) {
                            text(args.from) + " and " + text(args.to));
   }
   kernels::tables(args.to.device()).elementwise.cast(args, stream);
+  note_work("cast", args);
 }
+
+Work work_of(const ActivationForward& args) { return {.bytes = bytes_of(args.x, args.y)}; }
+
+Work work_of(const ActivationBackward& args) {
+  return {.bytes = bytes_of(args.x, args.d_y) + bytes_added(args.d_x, args.accumulate)};
+}
+
+/// Mean and variance, and the scaled difference with gain and bias.
+Work work_of(const NormForward& args) {
+  constexpr double kFlops = 8.0;
+  return {.flops = kFlops * static_cast<double>(args.x.elements()),
+          .bytes = bytes_of(args.x, args.gain, args.bias, args.y)};
+}
+
+Work work_of(const NormBackward& args) {
+  constexpr double kFlops = 12.0;
+  return {.flops = kFlops * static_cast<double>(args.x.elements()),
+          .bytes = bytes_of(args.x, args.gain, args.d_y) + bytes_added(args.d_x, args.accumulate) +
+                   bytes_added(args.d_gain) + bytes_added(args.d_bias)};
+}
+
+Work work_of(const Axpby& args) {
+  return {.flops = 3.0 * static_cast<double>(args.y.elements()),
+          .bytes = bytes_of(args.x) + bytes_added(args.y, args.b != 0.0)};
+}
+
+Work work_of(const Cast& args) { return {.bytes = bytes_of(args.from, args.to)}; }
 
 }  // namespace meshgrad

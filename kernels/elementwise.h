@@ -8,6 +8,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -56,6 +57,13 @@ struct Axpby {
 struct Cast {
   Tensor from, to;  ///< floating dtypes, equal numbers of elements
 };
+
+Work work_of(const ActivationForward& args);
+Work work_of(const ActivationBackward& args);
+Work work_of(const NormForward& args);
+Work work_of(const NormBackward& args);
+Work work_of(const Axpby& args);
+Work work_of(const Cast& args);
 
 struct ElementwiseKernels {
   void (*activation_forward)(const ActivationForward&, const Stream&);

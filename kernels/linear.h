@@ -11,6 +11,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -35,6 +36,9 @@ struct LinearBackward {
   Tensor d_weight;              ///< [in, out], always added to
   Tensor d_bias;                ///< [out], always added to
 };
+
+Work work_of(const LinearForward& args);
+Work work_of(const LinearBackward& args);
 
 struct LinearKernels {
   void (*forward)(const LinearForward&, Runtime&, const Stream&);

@@ -42,6 +42,13 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
   return out;
 }
 
+/// S of all nodes, R of those that receive.
+Work node_terms_work(const Graph& graph, const NodeTerms& terms) {
+  return {.flops = product_flops(graph.nodes, terms.sender_weight) +
+                   product_flops(graph.owned_nodes, terms.receiver_weight),
+          .bytes = bytes_of(terms.nodes, terms.sender_weight, terms.receiver_weight)};
+}
+
 }  // namespace
 
 bool kernels::saves_hidden(const EdgeUpdateForward& args) {
@@ -63,6 +70,7 @@ void kernels::edge_update_forward(const EdgeUpdateForward& args, Runtime& runtim
                    {args.graph->owned_nodes, hidden});
   }
   kernels::tables(args.aggregate.device()).message_passing.edge_forward(args, runtime, stream);
+  note_work("edge_update_forward", args);
 }
 
 void kernels::edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
@@ -82,6 +90,40 @@ void kernels::edge_update_backward(const EdgeUpdateBackward& args, Runtime& runt
   check_optional(kOp, "d_edge_weight", args.d_edge_weight, accumulator_of(dtype), args.edges.weight.shape());
   check_mlp_gradients(kOp, args.weights, args.d_weights);
   kernels::tables(args.d_aggregate.device()).message_passing.edge_backward(args, runtime, stream);
+  note_work("edge_update_backward", args);
+}
+
+Work work_of(const EdgeUpdateForward& args) {
+  const Graph& graph = *args.graph;
+  Work work = layers_forward_work(graph.edges, args.weights, args.saved);
+  work.flops += product_flops(graph.edges, args.edges.weight);
+  work.bytes += bytes_of(args.edges.x, args.edges.weight, graph.senders, graph.receivers, args.edges_out,
+                         args.aggregate);
+  if (args.node_terms != nullptr && args.node_terms->sender.defined()) {
+    work.bytes += bytes_of(args.node_terms->sender, args.node_terms->receiver);
+  } else {
+    work += node_terms_work(graph, args.terms);
+  }
+  return work;
+}
+
+Work work_of(const EdgeUpdateBackward& args) {
+  const Graph& graph = *args.graph;
+  const NodeTerms& terms = args.terms;
+  Work work = layers_backward_work(graph.edges, args.weights, args.saved, args.d_weights);
+  const double edge_product = product_flops(graph.edges, args.edges.weight);
+  const Work again = node_terms_work(graph, terms);
+  if (!saved_is_complete(args.weights, args.saved)) work.flops += edge_product + again.flops;
+  if (args.d_edges.defined()) work.flops += edge_product;
+  if (args.d_edge_weight.defined()) work.flops += edge_product;
+  if (args.d_nodes.defined()) work.flops += again.flops;
+  if (args.d_sender_weight.defined()) work.flops += product_flops(graph.nodes, terms.sender_weight);
+  if (args.d_receiver_weight.defined()) work.flops += product_flops(graph.owned_nodes, terms.receiver_weight);
+  work.bytes += again.bytes + bytes_of(args.edges.x, args.edges.weight, graph.senders, graph.receivers,
+                                       args.d_edges_out, args.d_aggregate, args.d_edges);
+  work.bytes += bytes_added(args.d_nodes, args.accumulate_d_nodes) + bytes_added(args.d_sender_weight) +
+                bytes_added(args.d_receiver_weight) + bytes_added(args.d_edge_weight);
+  return work;
 }
 
 }  // namespace meshgrad

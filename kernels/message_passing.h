@@ -12,6 +12,7 @@
 #pragma once
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/work.h>
 
 #include <functional>
 
@@ -75,6 +76,9 @@ struct EdgeUpdateBackward {
   MlpWeightGradients d_weights;
   const GhostExchange* ghosts = nullptr;  ///< as forward's
 };
+
+Work work_of(const EdgeUpdateForward& args);
+Work work_of(const EdgeUpdateBackward& args);
 
 struct MessagePassingKernels {
   bool (*saves_hidden)(const EdgeUpdateForward&);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/check.h>
 #include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/work.h>
 
 #include <fmt/format.h>
 
@@ -94,6 +95,7 @@ void kernels::mlp_forward(const MlpForward& args, Runtime& runtime, const Stream
     check_tensor(kOp, "node terms' receiver weight", args.node_terms->receiver_weight, dtype, shape);
   }
   kernels::tables(args.out.device()).mlp.forward(args, runtime, stream);
+  note_work("mlp_forward", args);
 }
 
 void kernels::mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
@@ -120,6 +122,78 @@ void kernels::mlp_backward(const MlpBackward& args, Runtime& runtime, const Stre
   }
   check_mlp_gradients(kOp, args.weights, args.d_weights);
   kernels::tables(args.d_out.device()).mlp.backward(args, runtime, stream);
+  note_work("mlp_backward", args);
+}
+
+Work layers_forward_work(int64_t rows, const MlpWeights& weights, const MlpSaved& saved) {
+  Work work{.flops = 0.0,
+            .bytes = bytes_of(weights.first_bias, weights.gain, weights.norm_bias, saved.pre_norm)};
+  for (const Tensor& weight : weights.weights) {
+    work.flops += product_flops(rows, weight);
+    work.bytes += bytes_of(weight);
+  }
+  for (const Tensor& bias : weights.biases) work.bytes += bytes_of(bias);
+  for (const Tensor& z : saved.pre_activations) work.bytes += bytes_of(z);
+  return work;
+}
+
+Work layers_backward_work(int64_t rows, const MlpWeights& weights, const MlpSaved& saved,
+                          const MlpWeightGradients& gradients) {
+  Work work = layers_forward_work(rows, weights, saved);
+  const double all = work.flops;
+  // Of a last layer without a norm nothing is recomputed.
+  if (saved_is_complete(weights, saved)) {
+    work.flops = 0.0;
+  } else if (weights.norm == Norm::none && !weights.weights.empty()) {
+    work.flops -= product_flops(rows, weights.weights.back());
+  }
+  work.flops += all;  // gradients of the layers' inputs
+  for (const Tensor& gradient : gradients.weights) {
+    if (gradient.defined()) work.flops += product_flops(rows, gradient);
+    work.bytes += bytes_added(gradient);
+  }
+  for (const Tensor& gradient : gradients.biases) work.bytes += bytes_added(gradient);
+  work.bytes += bytes_added(gradients.first_bias) + bytes_added(gradients.gain);
+  work.bytes += bytes_added(gradients.norm_bias);
+  return work;
+}
+
+Work work_of(const MlpForward& args) {
+  const int64_t rows = args.rows.capacity;
+  Work work = layers_forward_work(rows, args.weights, args.saved);
+  bool residual_is_input = !args.residual.defined();
+  for (const MlpInput& input : args.inputs) {
+    work.flops += product_flops(rows, input.weight);
+    work.bytes += bytes_of(input.x, input.weight);
+    residual_is_input = residual_is_input || args.residual.raw() == input.x.raw();
+  }
+  work.bytes += bytes_of(args.out) + (residual_is_input ? 0.0 : bytes_of(args.residual));
+  const NodeTermsAhead* const terms = args.node_terms;
+  if (terms != nullptr && terms->sender.defined()) {
+    work.flops += product_flops(rows, terms->sender_weight) + product_flops(rows, terms->receiver_weight);
+    work.bytes += bytes_of(terms->sender_weight, terms->receiver_weight, terms->sender, terms->receiver);
+  }
+  return work;
+}
+
+Work work_of(const MlpBackward& args) {
+  const int64_t rows = args.rows.capacity;
+  Work work = layers_backward_work(rows, args.weights, args.saved, args.d_weights);
+  work.bytes += bytes_of(args.d_out);
+  const bool complete = saved_is_complete(args.weights, args.saved);
+  for (size_t i = 0; i < args.inputs.size(); ++i) {
+    const MlpInput& input = args.inputs[i];
+    const double product = product_flops(rows, input.weight);
+    const Tensor& d_input = args.d_inputs[i];
+    if (!complete) work.flops += product;
+    if (d_input.defined()) work.flops += product;
+    if (args.d_first_weights[i].defined()) work.flops += product;
+    work.bytes += bytes_of(input.x, input.weight) + bytes_added(args.d_first_weights[i]);
+    // In d_out's memory it has been read already.
+    const bool in_place = d_input.defined() && d_input.raw() == args.d_out.raw();
+    work.bytes += bytes_added(d_input, args.accumulate[i] && !in_place);
+  }
+  return work;
 }
 
 }  // namespace meshgrad

@@ -125,3 +125,16 @@ void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const M
 
 }  // namespace meshgrad
 #pragma GCC visibility pop
+
+namespace meshgrad {
+
+struct Work;  // work.h
+Work work_of(const MlpForward& args);
+Work work_of(const MlpBackward& args);
+
+/// What the layers after the first and the norm add, and the saved tensors: shared with message_passing.
+Work layers_forward_work(int64_t rows, const MlpWeights& weights, const MlpSaved& saved);
+Work layers_backward_work(int64_t rows, const MlpWeights& weights, const MlpSaved& saved,
+                          const MlpWeightGradients& gradients);
+
+}  // namespace meshgrad

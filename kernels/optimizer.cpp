@@ -18,6 +18,7 @@ void kernels::note_loss(const NoteLoss& args, const Stream& stream) {
   check_optional(kOp, "penalty", args.penalty, DType::f64, {1});
   check_optional(kOp, "missing", args.missing, DType::i64, {1});
   table_of(args.state).note_loss(args, stream);
+  note_work("note_loss", args);
 }
 
 void kernels::optimizer_decide(const OptimizerDecision& args, const Stream& stream) {
@@ -26,6 +27,7 @@ void kernels::optimizer_decide(const OptimizerDecision& args, const Stream& stre
   check_tensor(kOp, "squared_norm", args.squared_norm, DType::f64, {1});
   check_tensor(kOp, "non_finite", args.non_finite, DType::i32, {1});
   table_of(args.state).decide(args, stream);
+  note_work("optimizer_decide", args);
 }
 
 void kernels::optimizer_update(const OptimizerUpdate& args, const Stream& stream) {
@@ -47,6 +49,16 @@ void kernels::optimizer_update(const OptimizerUpdate& args, const Stream& stream
     check_tensor(kOp, "parameters beside storage", args.parameters, DType::f32, flat);
   }
   table_of(args.state).update(args, stream);
+  note_work("optimizer_update", args);
+}
+
+Work work_of(const NoteLoss&) { return {}; }
+Work work_of(const OptimizerDecision&) { return {}; }
+
+Work work_of(const OptimizerUpdate& args) {
+  return {.bytes = bytes_added(args.parameters) + bytes_added(args.gradients) +
+                   bytes_added(args.first_moment) + bytes_added(args.second_moment) +
+                   bytes_added(args.average) + bytes_of(args.storage)};
 }
 
 }  // namespace meshgrad

@@ -7,6 +7,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -46,6 +47,11 @@ struct OptimizerUpdate {
   Tensor storage;        ///< f16 or bf16: the rounded copy for forward and backward; or undefined
   Tensor average;        ///< exponential moving average of the parameters (average_keep); or undefined
 };
+
+/// Of the first two none: they pass a few scalars.
+Work work_of(const NoteLoss& args);
+Work work_of(const OptimizerDecision& args);
+Work work_of(const OptimizerUpdate& args);
 
 struct OptimizerKernels {
   void (*note_loss)(const NoteLoss&, const Stream&);

@@ -24,6 +24,7 @@ void kernels::masked_loss_forward(const MaskedLossForward& args, Runtime& runtim
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
   kernels::tables(args.prediction.device()).reduction.masked_loss_forward(args, runtime, stream);
+  note_work("masked_loss_forward", args);
 }
 
 void kernels::masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
@@ -37,6 +38,7 @@ void kernels::masked_loss_backward(const MaskedLossBackward& args, const Stream&
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_prediction", args.d_prediction, args.prediction.dtype(), shape);
   kernels::tables(args.prediction.device()).reduction.masked_loss_backward(args, stream);
+  note_work("masked_loss_backward", args);
 }
 
 void kernels::sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
@@ -44,6 +46,24 @@ void kernels::sum_of_squares(const SumOfSquares& args, Runtime& runtime, const S
   check_tensor("sum_of_squares", "sum", args.sum, DType::f64, {1});
   check_optional("sum_of_squares", "non_finite", args.non_finite, DType::i32, {1});
   kernels::tables(args.x.device()).reduction.sum_of_squares(args, runtime, stream);
+  note_work("sum_of_squares", args);
+}
+
+/// Difference, cost and sum of each value, whatever the form.
+Work work_of(const MaskedLossForward& args) {
+  return {.flops = 3.0 * static_cast<double>(args.prediction.elements()),
+          .bytes = bytes_of(args.prediction, args.target, args.mask, args.form.row_weights,
+                            args.form.column_weights)};
+}
+
+Work work_of(const MaskedLossBackward& args) {
+  return {.flops = 3.0 * static_cast<double>(args.prediction.elements()),
+          .bytes = bytes_of(args.prediction, args.target, args.mask, args.form.row_weights,
+                            args.form.column_weights, args.d_prediction)};
+}
+
+Work work_of(const SumOfSquares& args) {
+  return {.flops = 2.0 * static_cast<double>(args.x.elements()), .bytes = bytes_of(args.x)};
 }
 
 }  // namespace meshgrad

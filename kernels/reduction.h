@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/loss_form.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -36,6 +37,10 @@ struct SumOfSquares {
   Tensor sum;         ///< f64 scalar [1]
   Tensor non_finite;  ///< i32 scalar [1], or undefined
 };
+
+Work work_of(const MaskedLossForward& args);
+Work work_of(const MaskedLossBackward& args);
+Work work_of(const SumOfSquares& args);
 
 struct ReductionKernels {
   void (*masked_loss_forward)(const MaskedLossForward&, Runtime&, const Stream&);

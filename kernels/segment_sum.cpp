@@ -2,6 +2,8 @@
 #include <meshgrad/kernels/check.h>
 #include <meshgrad/kernels/segment_sum.h>
 
+#include <algorithm>
+
 namespace meshgrad {
 
 void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
@@ -19,6 +21,7 @@ void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
                                std::to_string(args.x.width()));
   }
   kernels::tables(args.out.device()).segment_sum.segment_sum(args, stream);
+  note_work("segment_sum", args);
 }
 
 void kernels::gather(const Gather& args, const Stream& stream) {
@@ -34,6 +37,25 @@ void kernels::gather(const Gather& args, const Stream& stream) {
                                std::to_string(args.out.width()));
   }
   kernels::tables(args.out.device()).segment_sum.gather(args, stream);
+  note_work("gather", args);
+}
+
+/// Of every row of x, or of those that `order` names, the columns that are summed; `accumulate` adds one row
+/// more a segment.
+Work work_of(const SegmentSum& args) {
+  const auto element = static_cast<double>(size_of(args.x.dtype()));
+  const int64_t items = args.order.defined() ? args.order.rows() : args.x.rows();
+  const auto values = static_cast<double>(items * args.out.width());
+  return {.flops = values + (args.accumulate ? static_cast<double>(args.out.elements()) : 0.0),
+          .bytes =
+              values * element + bytes_of(args.offsets, args.order) + bytes_added(args.out, args.accumulate)};
+}
+
+/// A row of x that several rows of `out` have is read once.
+Work work_of(const Gather& args) {
+  const auto element = static_cast<double>(size_of(args.x.dtype()));
+  const auto written = static_cast<double>(args.rows.capacity * args.x.width()) * element;
+  return {.bytes = bytes_of(args.index) + std::min(bytes_of(args.x), written) + written};
 }
 
 }  // namespace meshgrad

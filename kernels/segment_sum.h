@@ -5,6 +5,7 @@
 // bf16; f64 on the CPU). Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -28,6 +29,9 @@ struct Gather {
   Tensor out;    ///< [rows, >= out_column + width]
   int64_t out_column = 0;
 };
+
+Work work_of(const SegmentSum& args);
+Work work_of(const Gather& args);
 
 struct SegmentSumKernels {
   void (*segment_sum)(const SegmentSum&, const Stream&);

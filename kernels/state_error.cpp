@@ -32,6 +32,7 @@ void kernels::accumulate_error_forward(const AccumulateErrorForward& args, const
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "after", args.after, sums, shape);
   kernels::tables(args.after.device()).state_error.accumulate_error_forward(args, stream);
+  note_work("accumulate_error_forward", args);
 }
 
 void kernels::accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream) {
@@ -45,6 +46,7 @@ void kernels::accumulate_error_backward(const AccumulateErrorBackward& args, con
   check_optional(kOp, "d_before", args.d_before, sums, shape);
   check_optional(kOp, "d_prediction", args.d_prediction, stored, shape);
   kernels::tables(args.d_after.device()).state_error.accumulate_error_backward(args, stream);
+  note_work("accumulate_error_backward", args);
 }
 
 void kernels::add_columns_forward(const AddColumnsForward& args, const Stream& stream) {
@@ -60,6 +62,7 @@ void kernels::add_columns_forward(const AddColumnsForward& args, const Stream& s
   check_source(kOp, args.source, args.shift.width(), stream);
   check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
   kernels::tables(args.shifted.device()).state_error.add_columns_forward(args, stream);
+  note_work("add_columns_forward", args);
 }
 
 void kernels::add_columns_backward(const AddColumnsBackward& args, const Stream& stream) {
@@ -74,6 +77,32 @@ void kernels::add_columns_backward(const AddColumnsBackward& args, const Stream&
   check_source(kOp, args.source, args.d_shift.width(), stream);
   check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
   kernels::tables(args.d_shift.device()).state_error.add_columns_backward(args, stream);
+  note_work("add_columns_backward", args);
+}
+
+Work work_of(const AccumulateErrorForward& args) {
+  const double terms = (args.before.defined() ? 1.0 : 0.0) + (args.target.defined() ? 1.0 : 0.0);
+  return {.flops = terms * static_cast<double>(args.after.elements()),
+          .bytes = bytes_of(args.before, args.prediction, args.target, args.mask, args.after)};
+}
+
+Work work_of(const AccumulateErrorBackward& args) {
+  return {.bytes = bytes_of(args.d_after, args.mask) + bytes_added(args.d_before, args.accumulate_d_before) +
+                   bytes_added(args.d_prediction, args.accumulate_d_prediction)};
+}
+
+/// Each column of the shift has one column of the inputs at most.
+Work work_of(const AddColumnsForward& args) {
+  return {.flops = 2.0 * static_cast<double>(args.shift.elements()),
+          .bytes = bytes_of(args.given, args.shift, args.source, args.ratio, args.shifted)};
+}
+
+/// Of d_shifted only the columns with a source need to be read: as many as d_shift has, where each has one.
+Work work_of(const AddColumnsBackward& args) {
+  const auto values = static_cast<double>(args.d_shift.elements());
+  return {.flops = 2.0 * values,
+          .bytes = values * static_cast<double>(size_of(args.d_shifted.dtype())) +
+                   bytes_of(args.source, args.ratio) + bytes_added(args.d_shift, args.accumulate)};
 }
 
 }  // namespace meshgrad

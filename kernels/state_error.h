@@ -5,6 +5,7 @@
 // shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
@@ -46,6 +47,11 @@ struct AddColumnsBackward {
   Tensor d_shift;        ///< [rows, width], written or added to
   bool accumulate = false;
 };
+
+Work work_of(const AccumulateErrorForward& args);
+Work work_of(const AccumulateErrorBackward& args);
+Work work_of(const AddColumnsForward& args);
+Work work_of(const AddColumnsBackward& args);
 
 struct StateErrorKernels {
   void (*accumulate_error_forward)(const AccumulateErrorForward&, const Stream&);

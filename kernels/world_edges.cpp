@@ -28,6 +28,14 @@ void kernels::find_world_edges(const FindWorldEdges& args, Runtime& runtime, con
   check_tensor(kOp, "features", args.features, args.features.dtype(), {room, dim + 1});
   check_tensor(kOp, "missing", args.missing, DType::i64, {1});
   kernels::tables(args.positions.device()).world_edges.find(args, runtime, stream);
+  note_work("find_world_edges", args);
+}
+
+Work work_of(const FindWorldEdges& args) {
+  const Graph& found = args.found;
+  return {.bytes = bytes_of(args.positions, args.labels, args.mesh.senders, args.mesh.receiver_offsets) +
+                   bytes_of(found.senders, found.receivers, found.receiver_offsets, found.sender_offsets,
+                            found.sender_order, args.features)};
 }
 
 }  // namespace meshgrad

@@ -6,6 +6,7 @@
 // Simulation Using Particles". Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/work.h>
 
 #include <array>
 
@@ -30,6 +31,8 @@ struct FindWorldEdges {
                     ///< rounded to the accumulator of their dtype, then normalised
   Tensor missing;   ///< i64 [1], written: how many edges have no room
 };
+
+Work work_of(const FindWorldEdges& args);
 
 struct WorldEdgeKernels {
   void (*find)(const FindWorldEdges&, Runtime&, const Stream&);

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -55,7 +56,7 @@ TEST_CASE("a plan from the sizes of a mesh is the plan of a packed file of these
         CHECK(sizes.choices[i].predicted.reserved == packed.choices[i].predicted.reserved);
       REQUIRE(sizes.notes.size() == packed.notes.size() + 1);
       CHECK(contains(sizes.notes.front(), "fields on nodes [components]: velocity [2]"));
-      CHECK(sizes.time.has_value() == (config.run.device == "cuda"));
+      CHECK(sizes.bound.has_value() == (config.run.device == "cuda"));
     }
   }
 }
@@ -75,7 +76,11 @@ TEST_CASE("a plan for a GPU runs the kernels' host code, in a build without CUDA
   CHECK(std::any_of(general.notes.begin(), general.notes.end(), [](const std::string& note) {
     return contains(note, "edge update forward runs op by op") && contains(note, "hidden width 96");
   }));
-  CHECK(general.time->expected_ms > fused.time->expected_ms);
+  config.model.width = 64;
+  config.model.path = ComputePath::op_by_op;
+  const MemoryPlan by_ops = plan_memory(config, options);
+  CHECK(by_ops.bound->ms > 2.0 * fused.bound->ms);
+  CHECK(by_ops.bound->work.bytes > 2.0 * fused.bound->work.bytes);
 }
 
 TEST_CASE("a mesh that cannot be is refused, and values of planned data cannot be read") {
@@ -94,67 +99,98 @@ TEST_CASE("a mesh that cannot be is refused, and values of planned data cannot b
   CHECK_THROWS_AS(sizes.trajectory("train", 0), DataError);
 }
 
-TEST_CASE("the modelled work is that of the standard model, counted by hand") {
-  constexpr double kGiga = 1e9;
-  Config config;
-  config.precision = DType::f16;
-  const ModelSizes sizes{.node_inputs = 11, .edge_inputs = {3}, .edge_set_names = {"mesh"}, .outputs = 2};
-  const std::vector<LaunchWork> work =
-      work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, true);
-  const auto of = [&](std::string_view name) {
-    const auto found =
-        std::find_if(work.begin(), work.end(), [&](const LaunchWork& one) { return one.name == name; });
-    REQUIRE(found != work.end());
-    return *found;
-  };
-  // 3 matrices of 128 x 128, 2 FLOPs each, for each edge and block; rows of 256 bytes: e, S, e', two indices.
-  CHECK(of("edge_forward").flops / config.model.blocks ==
-        doctest::Approx(999'744.0 * 3 * 2 * 128 * 128).epsilon(1e-12));
-  CHECK(of("edge_forward").bytes / config.model.blocks ==
-        doctest::Approx(999'744.0 * (3 * 256 + 8) + 2 * 166'624.0 * 256).epsilon(1e-12));
-  CHECK(of("edge_forward").launches == config.model.blocks);
-  CHECK(of("edge_backward").flops == doctest::Approx(2 * of("edge_forward").flops));
-  // Nodes: 4 matrices in each block, and 2 in all but the last for the next one's node terms.
-  CHECK(of("node_terms_forward").launches == 1);
-  CHECK(of("mlp_forward").flops ==
-        doctest::Approx(166'624.0 * (15 * 4 + 14 * 2) * 2 * 128 * 128).epsilon(1e-12));
-  CHECK(of("mlp_forward").bytes == doctest::Approx(166'624.0 * (15 * 3 + 14 * 2) * 256).epsilon(1e-12));
-  // The cycle model's 15 469 cycles for eight tiles of 32 edges, on 132 multiprocessors of 4096 FLOPs a
-  // cycle.
-  const double hertz = device_peaks("h200").flops_per_s_16 / (132 * 4096);
-  const StepTime edges_alone = modelled_time({of("edge_forward")}, device_peaks("h200"), DType::f16);
-  const double launches_ms = 2.5e-3 * static_cast<double>(config.model.blocks);
-  CHECK(edges_alone.expected_ms - launches_ms ==
-        doctest::Approx(1e3 * config.model.blocks * 999'744.0 / (256 * 132) * 14'959 / hertz).epsilon(1e-6));
-  double flops = 0;
-  for (const LaunchWork& one : work) flops += one.flops;
-  CHECK(flops / kGiga > 15 * 4 * 120.0);  // backward is three times forward
-  CHECK(flops / kGiga < 15 * 4 * 150.0);
-  const StepTime h200 = modelled_time(work, device_peaks("h200"), DType::f16);
-  const StepTime a100 = modelled_time(work, device_peaks("a100"), DType::f16);
-  CHECK(h200.at_peaks_ms > 15.0);
-  CHECK(h200.at_peaks_ms < h200.expected_ms);
-  CHECK(h200.expected_ms < 40.0);
-  const auto part = [](const StepTime& time, StepPart which) {
-    return time.expected_ms_of[static_cast<size_t>(which)];
-  };
-  CHECK(part(h200, StepPart::forward) > 4.0);
-  CHECK(part(h200, StepPart::backward) > 3.0 * part(h200, StepPart::forward));
-  CHECK(part(h200, StepPart::recomputation) == 0.0);
-  CHECK(part(h200, StepPart::forward) + part(h200, StepPart::backward) + part(h200, StepPart::optimizer) ==
-        doctest::Approx(h200.expected_ms).epsilon(1e-12));
-  CHECK(a100.at_peaks_ms > 2.0 * h200.at_peaks_ms);
-  CHECK_THROWS_AS(device_peaks("b300"), InvalidArgument);
-  for (const bool fused : {true, false})
-    for (const LaunchWork& launch : work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, fused))
-      CHECK_MESSAGE(launch.launches == std::floor(launch.launches), launch.name);
+/// The calls of one kernel, in order.
+std::vector<Work> works_of(const std::vector<WorkTrace::Call>& calls, std::string_view kernel) {
+  std::vector<Work> works;
+  for (const WorkTrace::Call& call : calls)
+    if (call.kernel == kernel) works.push_back(call.work);
+  return works;
+}
+
+TEST_CASE("kernel calls of a planned step, counted by hand") {
+  const ScratchDirectory scratch;
+  Config config = config_of(scratch, "cuda", DType::f16);
+  config.model.hidden_layers = 2;
+  const double nodes = 2000, edges = 12000, product = 2.0 * 64 * 64, row = 2.0 * 64;
+  const StepProbe probe(Dataset::open(config.data.path), {DeviceKind::cuda, 0});
+  const BatchShape shape{.nodes = 2000, .edges = 12000};
+  const std::vector<WorkTrace::Call> calls = probe.kernel_calls(config, shape);
+  // Three blocks. The first block's edges make their node terms, those of the others come from the nodes.
+  const std::vector<Work> forward = works_of(calls, "edge_update_forward");
+  REQUIRE(forward.size() == 3);
+  CHECK(forward[0].flops == (3 * edges + 2 * nodes) * product);
+  CHECK(forward[1].flops == 3 * edges * product);
+  CHECK(forward[2].flops == 3 * edges * product);
+  // e, and e' but in the last block; S, R and the sums; two indices; weights and vectors below 1 %.
+  const double rows = 2 * edges * row + 3 * nodes * row + 8 * edges;
+  CHECK(forward[1].bytes == doctest::Approx(rows).epsilon(0.02));
+  CHECK(forward[1].bytes > rows);
+  CHECK(forward[2].bytes == forward[1].bytes - edges * row);
+  // A fused backward recomputes what forward did not save.
+  const std::vector<Work> backward = works_of(calls, "edge_update_backward");
+  REQUIRE(backward.size() == 3);
+  for (const Work& work : backward) CHECK(work.flops == 3 * (3 * edges + 2 * nodes) * product);
+  // Two encoders, three blocks and the decoder.
+  CHECK(works_of(calls, "mlp_forward").size() == 6);
+  CHECK(works_of(calls, "mlp_backward").size() == 6);
+  CHECK(works_of(calls, "mlp_forward")[2].flops == nodes * (4 + 2) * product);
+  CHECK(works_of(calls, "mlp_forward")[4].flops == nodes * 4 * product);
+  for (const char* once : {"masked_loss_forward", "masked_loss_backward", "note_loss", "optimizer_update"}) {
+    CAPTURE(once);
+    CHECK(works_of(calls, once).size() == 1);
+  }
+  config.graphs = GraphsMode::capture;  // whose capacities are no work
+  CHECK(probe.kernel_calls(config, shape).size() == calls.size());
   config.recompute.mode = RecomputeMode::block;
-  const StepTime recomputed =
-      modelled_time(work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, true),
-                    device_peaks("h200"), DType::f16);
-  CHECK(recomputed.expected_ms > h200.expected_ms);
-  CHECK(part(recomputed, StepPart::recomputation) > 0.9 * part(h200, StepPart::forward));
-  CHECK(part(recomputed, StepPart::backward) == part(h200, StepPart::backward));
+  CHECK(works_of(probe.kernel_calls(config, shape), "edge_update_forward").size() > 3);
+}
+
+TEST_CASE("a dry run has the kernel calls of the step that it stands for") {
+  const ScratchDirectory scratch;
+  Config config = config_of(scratch, "cpu", DType::f32);
+  config.unroll.steps = 2;
+  const Dataset dataset = Dataset::open(config.data.path);
+  const Task task = make_task(config, dataset);
+  const BatchShape shape = task.shape(config.data.train_split, largest_samples(config, task));
+  const StepProbe probe(dataset, {});
+  for (const RecomputeMode mode : {RecomputeMode::off, RecomputeMode::block}) {
+    config.recompute.mode = mode;
+    const std::vector<WorkTrace::Call> dry = probe.kernel_calls(config, shape);
+    const WorkTrace trace;
+    probe.measure(config);  // runs three steps
+    const std::vector<WorkTrace::Call>& run = trace.calls();
+    REQUIRE(run.size() == 3 * dry.size());
+    for (size_t i = 0; i < run.size(); ++i) {
+      const WorkTrace::Call& planned = dry[i % dry.size()];
+      CAPTURE(planned.kernel);
+      CHECK(run[i].kernel == planned.kernel);
+      CHECK(run[i].work.flops == planned.work.flops);
+      CHECK(run[i].work.bytes == planned.work.bytes);
+    }
+  }
+}
+
+TEST_CASE("the bound of a step follows the GPU's peaks and what is recomputed") {
+  const ScratchDirectory scratch;
+  Config config = config_of(scratch, "cuda", DType::f16);
+  config.model.width = 128;
+  config.model.blocks = 15;
+  config.train.batch = 1;
+  const auto planned = [&](const char* gpu) {
+    return plan_memory(config, {.device_memory = int64_t{1} << 37,
+                                .peaks = gpu,
+                                .mesh = PlannedMesh{.nodes = 166'624, .edges = 999'744}});
+  };
+  const MemoryPlan h200 = planned("h200"), a100 = planned("a100");
+  // Three layers of 15 blocks' edges: forward, recomputed in backward, and two gradients.
+  const double edges_ms = 1e3 * 4 * 15 * 3 * 999'744.0 * 2 * 128 * 128 / 989e12;
+  CHECK(h200.bound->ms > edges_ms);
+  CHECK(h200.bound->ms < 2.0 * edges_ms);
+  CHECK(h200.bound->work.flops == a100.bound->work.flops);
+  CHECK(a100.bound->ms > 2.0 * h200.bound->ms);
+  REQUIRE(h200.choices.size() == 4);
+  CHECK(h200.choices[3].bound->ms > 1.1 * h200.choices[2].bound->ms);  // with recomputation, in 16 bits
+  CHECK(h200.choices[0].bound->ms > h200.choices[2].bound->ms);        // in f32
 }
 
 TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memory") {
@@ -170,44 +206,20 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const test::Outcome text = plan(sizes);
   CAPTURE(text.err);
   REQUIRE(text.code == 0);
-  for (const char* part : {"static plan for cuda:0: a step of batch 4 fits", "time, modelled (no GPU was",
-                           "expected: forward ", ", backward ", ", optimizer ",
-                           "  for a batch of 4, which has 600000 nodes and 3600000 directed edges in all",
-                           "note: a mesh of 150000 nodes and 900000 directed edges", "modelled ms"})
+  for (const char* part :
+       {"static plan for cuda:0: a step of batch 4 fits", "time: at least ",
+        " at the stated peaks of one h200: a bound, not measured\n",
+        "  for a batch of 4, which has 600000 nodes and 3600000 directed edges in all\n", " GFLOP and ",
+        "note: a mesh of 150000 nodes and 900000 directed edges", "at least, ms"})
     CHECK_MESSAGE(contains(text.out, part), part);
   std::vector<std::string> more = sizes;
   more.insert(more.end(), {"--json", "--gpu", "a100", "--dim", "3", "--field", "velocity=3"});
   const test::Outcome json = plan(more);
   REQUIRE(json.code == 0);
   const auto fields = nlohmann::json::parse(json.out);
-  CHECK(fields["time"]["source"] == "modelled");
-  CHECK(fields["time"]["expected_ms"].get<double>() > fields["time"]["at_peaks_ms"].get<double>());
-  const nlohmann::json& parts = fields["time"]["expected_ms_of"];
-  CHECK(parts["forward"].get<double>() + parts["backward"].get<double>() + parts["optimizer"].get<double>() ==
-        doctest::Approx(fields["time"]["expected_ms"].get<double>()));
-  double expected_ms = 0.0;
-  for (const nlohmann::json& launch : fields["launches"]) {
-    expected_ms += launch["expected_ms"].get<double>();
-    CHECK(launch["expected_ms"].get<double>() > launch["at_peaks_ms"].get<double>());
-  }
-  CHECK(expected_ms == doctest::Approx(fields["time"]["expected_ms"].get<double>()));
+  for (const char* part : {"ms", "flops", "bytes"}) CHECK(fields["bound"][part].get<double>() > 0.0);
   CHECK(fields["peaks"] == "a100");
-  CHECK(fields["choices"][0]["time"]["source"] == "modelled");
-  CHECK_FALSE(contains(text.out, "node_terms_backward"));
-  more = sizes;
-  more.emplace_back("--launches");
-  const test::Outcome launches = plan(more);
-  REQUIRE(launches.code == 0);
-  CHECK(launches.out.starts_with(text.out));
-  for (const char* line : {"\nmodelled launches ", "\n  node_terms_backward ", "\nbackward ", "\nstep "})
-    CHECK_MESSAGE(contains(launches.out, line), line);
-  more.insert(more.end(), {"--set", "run.device=cpu"});
-  const test::Outcome on_cpu = plan(more);
-  CHECK(on_cpu.code == 2);
-  CHECK(contains(on_cpu.err, "[run.device] needed \"cuda\" with --launches, got \"cpu\""));
-  more = sizes;
-  more.insert(more.end(), {"--launches", "--ranks", "2"});
-  CHECK(contains(plan(more).err, "[--launches] needed a plan for one rank, got --ranks 2"));
+  CHECK(fields["choices"][2]["bound"]["ms"] == fields["bound"]["ms"]);  // 16 bits, as configured
   const test::Outcome alone = plan({"--nodes", "5"});
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));

@@ -252,7 +252,7 @@ TEST_CASE("parts in turn on a device have the losses and rollouts of the whole m
   CHECK(result.state.last_valid_rollout == doctest::Approx(expected.state.last_valid_rollout).epsilon(2e-4));
 }
 
-TEST_CASE("the modelled time of a step counts the world edges of the data, at most the room for them") {
+TEST_CASE("the bound of a step counts the world edges of the data, at most the room for them") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = test::world_run(plate);
@@ -272,7 +272,7 @@ TEST_CASE("the modelled time of a step counts the world edges of the data, at mo
   }));
   config.data.world_edges_per_node = 60;  // room takes memory, not time
   const MemoryPlan roomier = planned();
-  CHECK(roomier.time.value().expected_ms == doctest::Approx(roomy.time.value().expected_ms));
+  CHECK(roomier.bound.value().ms == doctest::Approx(roomy.bound.value().ms));
   CHECK(roomier.predicted.live > roomy.predicted.live);
   config.data.world_edges_per_node = 0.01;
   CHECK(planned().world_edges_per_node <= 0.01);

@@ -101,7 +101,7 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
 }
 
 /// See MemoryPlan::world_edges_per_node.
-double world_edges_in_time(const Task& task, const Config& config, bool has_data) {
+double world_edges_in_bound(const Task& task, const Config& config, bool has_data) {
   if (config.data.world_radius <= 0.0) return 0.0;
   const double room = config.data.world_edges_per_node;
   if (!has_data) return room;
@@ -113,18 +113,15 @@ double world_edges_in_time(const Task& task, const Config& config, bool has_data
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
 }
 
-/// The time of a step on a GPU; of the edge updates, which dominate it, the messages say whether they are
-/// fused.
-std::optional<StepTime> time_of(const StepProbe& probe, const Config& config, const StepMemory& step,
-                                const MemoryPlan& plan) {
+std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, const MemoryPlan& plan) {
   if (plan.peaks.empty()) return std::nullopt;
-  const bool falls_back =
-      std::any_of(step.messages.begin(), step.messages.end(),
-                  [](const std::string& text) { return text.starts_with("edge update"); });
-  const bool fused = has_16_bits(config) && config.model.path == ComputePath::fused && !falls_back;
-  const Task task = make_task(config, probe.dataset());
-  return modelled_time(work_of_step(config, task.sizes(), plan.timed, fused), device_peaks(plan.peaks),
-                       config.precision, config.tf32);
+  const DevicePeaks& peaks = device_peaks(plan.peaks);
+  StepBound bound;
+  for (const WorkTrace::Call& call : probe.kernel_calls(config, plan.bounded)) {
+    bound.ms += 1e3 * least_seconds(call.work, peaks, config.precision, config.tf32);
+    bound.work += call.work;
+  }
+  return bound;
 }
 
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
@@ -139,7 +136,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
       plan.choices.push_back(std::move(choice));
       continue;
     }
-    choice.time = time_of(probe, chosen, choice.predicted, plan);
+    choice.bound = bound_of(probe, chosen, plan);
     int64_t correction = 0;
     if (plan.mode == PlanMode::measured) {
       choice.measured = measured_step(probe, chosen);
@@ -395,14 +392,15 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
-  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, config, !options.mesh);
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_bound(task, config, !options.mesh);
   if (plan.world_edges_per_node > 0.0 && !options.mesh)
     plan.notes.push_back(
-        fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
+        fmt::format("the least time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
-  plan.timed = largest_batch(step, task);
-  plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
-  plan.time = time_of(probe, step, plan.step, plan);
+  plan.bounded = largest_batch(step, task);
+  plan.bounded.world_edges =
+      std::llround(plan.world_edges_per_node * static_cast<double>(plan.bounded.nodes));
+  plan.bound = bound_of(probe, step, plan);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
     plan.step = probe.measure(step);

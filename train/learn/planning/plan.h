@@ -2,7 +2,6 @@
 // meshgrad plan: what training by a configuration takes of memory, what fits, and what to change.
 #pragma once
 #include <meshgrad/train/learn/planning/step_memory.h>
-#include <meshgrad/train/learn/planning/step_time.h>
 
 #include <filesystem>
 #include <map>
@@ -68,6 +67,13 @@ struct PlannedMesh {
       fields;  ///< components of data.inputs, data.targets, data.world_position; else `dim`
 };
 
+/// What bounds the time of a step on a GPU from below: the sum over its kernel calls of least_seconds
+/// (kernels/work.h). Nothing is measured, and no step with these calls is faster.
+struct StepBound {
+  double ms = 0.0;
+  Work work;  ///< of all calls
+};
+
 struct MemoryPlan {
   Device device;
   PlanMode mode = PlanMode::predicted;
@@ -79,10 +85,10 @@ struct MemoryPlan {
   int64_t usable = 0;  ///< target_utilization * (total - context): what a step may take
   MemoryBudget budget;
   std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
-  std::string peaks;               ///< the device whose stated peaks `time` is modelled from; empty: none
-  std::optional<StepTime> time;    ///< of the step above, on a GPU
-  BatchShape timed;                ///< what `time` is of: all `batch` samples together
-  /// What `time` counts, of each node: as many as frames of the data have on average, at most the room;
+  std::string peaks;               ///< the device whose stated peaks `bound` is of; empty: none
+  std::optional<StepBound> bound;  ///< of the step above, on a GPU
+  BatchShape bounded;              ///< what `bound` is of: all `batch` samples together
+  /// What `bound` counts, of each node: as many as frames of the data have on average, at most the room;
   /// without data the room.
   double world_edges_per_node = 0.0;
 
@@ -92,7 +98,7 @@ struct MemoryPlan {
     bool possible = true;  ///< some choice keeps within recompute.budget; else nothing is predicted
     StepMemory predicted;
     std::optional<StepMemory> measured;  ///< absent in a predicted plan, and where memory ran out
-    std::optional<StepTime> time;
+    std::optional<StepBound> bound;
     int64_t batch_size = 0;  ///< the largest that fits
     bool fits = false;       ///< `batch` does, with cached memory
   };

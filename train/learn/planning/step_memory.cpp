@@ -170,6 +170,24 @@ StepProbe::PartStep StepProbe::predict_part(const Config& config, const Part& pa
   return {memory_of(runtime, steps.offloaded_bytes()), sent};
 }
 
+std::vector<WorkTrace::Call> StepProbe::kernel_calls(const Config& config, const BatchShape& shape) const {
+  Config plain = config;
+  plain.graphs = GraphsMode::off;  // a captured step counts on the device
+  plain.memory.plan_steps = false;
+  RuntimeOptions options = runtime_options(plain, device_);
+  options.dry = true;
+  options.log = [](LogLevel, std::string_view) {};
+  Runtime runtime(std::move(options));
+  const Task task = make_task(plain, dataset_);
+  const Held held(runtime, plain, task);
+  StepCache steps(runtime, plain, task, held.model, held.optimizer, recomputation_of(plain, device_, task),
+                  [](const std::string&) {});
+  const WorkTrace trace;
+  dry_run(runtime, steps, steps.layout(shape));
+  steps.update();
+  return trace.calls();
+}
+
 TrajectoryView StepProbe::largest_trajectory(const Config& config) const {
   const std::string& split = config.data.train_split;
   const auto size = [&](int64_t i) {

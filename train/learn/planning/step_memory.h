@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a training step: predicted by a dry run, with the same code and nothing computed, or measured by
-// running it.
+// Memory and kernel calls of a training step: predicted by a dry run, with the same code and nothing
+// computed; memory also measured by running it.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
+#include <meshgrad/kernels/work.h>
 #include <meshgrad/nn/partition/part.h>
 #include <meshgrad/train/learn/task/task.h>
 
@@ -40,6 +41,9 @@ class StepProbe {
   };
   /// As predict(), of a rank that computes this part of each mesh in a batch.
   PartStep predict_part(const Config& config, const Part& part) const;
+  /// The kernel calls of a step of one batch of this shape, whose rows are all real, and of its update. As
+  /// predict(), it needs no device.
+  std::vector<WorkTrace::Call> kernel_calls(const Config& config, const BatchShape& shape) const;
   /// Takes as much as the step, and as long. Throws OutOfMemory.
   StepMemory measure(const Config& config) const;
   /// The first trajectory of the training split on the largest mesh.

@@ -90,7 +90,7 @@ struct Metric {
 struct Evaluation {
   std::string split;
   int64_t trajectories = 0;
-  std::string targets;             ///< "velocity, pressure"
+  std::string targets;                  ///< "velocity, pressure"
   std::vector<FieldError> fields = {};  ///< of one prediction: one step ahead, or of the steady fields
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};

@@ -28,7 +28,7 @@ struct PlanCommand {
   int dim = 2;
   std::vector<std::string> fields;
   int64_t ranks = 1;
-  bool json = false, launches = false;
+  bool json = false;
 };
 
 /// "pressure=1".
@@ -71,20 +71,10 @@ int run(const PlanCommand& command, const GlobalOptions&) {
     }
   };
   if (command.ranks > 1) {
-    if (command.launches) {
-      throw invalid_argument("--launches", "a plan for one rank", fmt::format("--ranks {}", command.ranks),
-                             "leave one of the two out");
-    }
     print(plan_parts(config, options, command.ranks));
     return kExitOk;
   }
-  const MemoryPlan plan = plan_memory(config, options);
-  if (command.launches && !plan.time) {
-    throw config_error("run.device", "\"cuda\" with --launches", '"' + config.run.device + '"',
-                       "add --set run.device=cuda; --mode static, the default, needs no GPU");
-  }
-  print(plan);
-  if (command.launches && !command.json) print_text("\n" + launches_text(plan));
+  print(plan_memory(config, options));
   return kExitOk;
 }
 
@@ -128,13 +118,10 @@ void add_plan(CommandLine& line) {
                    "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
       ->check(whole_number(1, 65536))
       ->capture_default_str();
-  plan->add_option("--gpu", options->peaks, "GPU whose stated peaks the time is modelled from")
+  plan->add_option("--gpu", options->peaks, "GPU whose stated peaks bound the time")
       ->type_name("a100|h100|h200")
       ->check(one_of(device_peak_names()))
       ->capture_default_str();
-  plan->add_flag(
-      "--launches", options->launches,
-      "Also the modelled time of each kernel launch of a step on a GPU, for one rank; as JSON always");
   add_json(*plan, options->json);
   on_first_run(*plan, line, options, run);
 }

@@ -13,30 +13,21 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-std::string_view name_of(LaunchBound bound) {
-  return bound == LaunchBound::arithmetic ? "arithmetic" : "memory";
-}
-
 std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
 
 std::string milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 10.0 ? 2 : 1); }
 
-/// What the time is of, and of which parts it is the sum.
-std::string time_lines(const MemoryPlan& plan) {
-  std::string parts;
-  for (int part = 0; part < kStepParts; ++part) {
-    const double ms = plan.time->expected_ms_of[static_cast<size_t>(part)];
-    if (ms == 0.0) continue;
-    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", meshgrad::name_of(static_cast<StepPart>(part)),
-                         milliseconds(ms));
-  }
-  std::string edges = fmt::format("{} directed edges", plan.timed.edges);
-  if (plan.timed.world_edges > 0) edges += fmt::format(", {} world edges", plan.timed.world_edges);
+/// The bound, and what it is of.
+std::string bound_lines(const MemoryPlan& plan) {
+  const BatchShape& batch = plan.bounded;
+  std::string edges = fmt::format("{} directed edges", batch.edges);
+  if (batch.world_edges > 0) edges += fmt::format(", {} world edges", batch.world_edges);
   return fmt::format(
-      "time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected: {}\n"
-      "  for a batch of {}, which has {} nodes and {} in all\n",
-      milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms), parts,
-      plan.batch, plan.timed.nodes, edges);
+      "time: at least {} at the stated peaks of one {}: a bound, not measured\n"
+      "  for a batch of {}, which has {} nodes and {} in all\n"
+      "  of {:.1f} GFLOP and {:.2f} GB\n",
+      milliseconds(plan.bound->ms), plan.peaks, plan.batch, batch.nodes, edges, plan.bound->work.flops / 1e9,
+      plan.bound->work.bytes / 1e9);
 }
 
 std::string table(const MemoryPlan& plan) {
@@ -60,7 +51,7 @@ std::string table(const MemoryPlan& plan) {
     text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
                         mebibytes(plan.room.context));
   text += "\n";
-  if (plan.time) text += time_lines(plan);
+  if (plan.bound) text += bound_lines(plan);
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   return text;
 }
@@ -72,7 +63,7 @@ std::string choices(const MemoryPlan& plan) {
   };
   std::string text = fmt::format("  {:<14} {:>11} {:>11} ", "predicted, MiB", "total", "reserved");
   if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
-  text += fmt::format("{:>13}{}\n", "largest batch", plan.time ? "  modelled ms" : "");
+  text += fmt::format("{:>13}{}\n", "largest batch", plan.bound ? " at least, ms" : "");
   const auto settings = [](const MemoryPlan::Choice& choice) {
     return choice.settings.empty() ? std::string() : "    " + choice.settings + "\n";
   };
@@ -85,7 +76,7 @@ std::string choices(const MemoryPlan& plan) {
     if (measured)
       text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
     text += fmt::format("{:>13}", choice.batch_size);
-    if (choice.time) text += fmt::format("{:>13.1f}", choice.time->expected_ms);
+    if (choice.bound) text += fmt::format("{:>13.1f}", choice.bound->ms);
     text += "\n" + settings(choice);
   }
   if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
@@ -117,31 +108,9 @@ OrderedJson to_json(const StepMemory& step) {
   return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
 }
 
-OrderedJson to_json(const std::optional<StepTime>& time) {
-  if (!time) return {};
-  OrderedJson parts = OrderedJson::object();
-  for (int part = 0; part < kStepParts; ++part)
-    parts[std::string(meshgrad::name_of(static_cast<StepPart>(part)))] =
-        time->expected_ms_of[static_cast<size_t>(part)];
-  return {{"source", "modelled"},
-          {"at_peaks_ms", time->at_peaks_ms},
-          {"expected_ms", time->expected_ms},
-          {"expected_ms_of", parts}};
-}
-
-OrderedJson to_json(const std::vector<LaunchTime>& launches) {
-  OrderedJson json = OrderedJson::array();
-  for (const LaunchTime& launch : launches) {
-    json.push_back({{"name", launch.work.name},
-                    {"part", meshgrad::name_of(launch.work.part)},
-                    {"launches", launch.work.launches},
-                    {"flops", launch.work.flops},
-                    {"bytes", launch.work.bytes},
-                    {"at_peaks_ms", launch.at_peaks_ms},
-                    {"expected_ms", launch.expected_ms},
-                    {"bound_by", name_of(launch.bound)}});
-  }
-  return json;
+OrderedJson to_json(const std::optional<StepBound>& bound) {
+  if (!bound) return {};
+  return {{"ms", bound->ms}, {"flops", bound->work.flops}, {"bytes", bound->work.bytes}};
 }
 
 OrderedJson to_json(const MemoryBudget& budget) {
@@ -174,29 +143,6 @@ std::string to_text(const MemoryPlan& plan) {
   return text + to_text(plan.budget) + "\n";
 }
 
-std::string launches_text(const MemoryPlan& plan) {
-  std::string text = fmt::format("{:<21} {:>5} {:>7} {:>6} {:>10} {:>13}  {}\n", "modelled launches", "times",
-                                 "GFLOP", "GB", "peaks, ms", "expected, ms", "bound by");
-  const auto sum_line = [](std::string_view name, double at_peaks_ms, double expected_ms) {
-    return fmt::format("{:<42} {:>10.2f} {:>13.2f}\n", name, at_peaks_ms, expected_ms);
-  };
-  for (int number = 0; number < kStepParts; ++number) {
-    const auto part = static_cast<StepPart>(number);
-    double at_peaks_ms = 0.0, expected_ms = 0.0;
-    for (const LaunchTime& launch : plan.time->launches) {
-      const LaunchWork& work = launch.work;
-      if (work.part != part) continue;
-      at_peaks_ms += launch.at_peaks_ms;
-      expected_ms += launch.expected_ms;
-      text += fmt::format("  {:<21} {:>3} {:>7.1f} {:>6.2f} {:>10.2f} {:>13.2f}  {}\n", work.name,
-                          work.launches, work.flops / work.launches / 1e9, work.bytes / work.launches / 1e9,
-                          launch.at_peaks_ms, launch.expected_ms, name_of(launch.bound));
-    }
-    if (expected_ms > 0.0) text += sum_line(meshgrad::name_of(part), at_peaks_ms, expected_ms);
-  }
-  return text + sum_line("step", plan.time->at_peaks_ms, plan.time->expected_ms);
-}
-
 std::string to_json(const MemoryPlan& plan) {
   OrderedJson choices = OrderedJson::array(), grid = OrderedJson::array(), changes = OrderedJson::array();
   for (const MemoryPlan::Choice& choice : plan.choices) {
@@ -204,7 +150,7 @@ std::string to_json(const MemoryPlan& plan) {
                        {"settings", choice.settings},
                        {"predicted", choice.possible ? to_json(choice.predicted) : OrderedJson()},
                        {"measured", choice.measured ? to_json(*choice.measured) : OrderedJson()},
-                       {"time", to_json(choice.time)},
+                       {"bound", to_json(choice.bound)},
                        {"batch_size", choice.batch_size},
                        {"fits", choice.fits}});
   }
@@ -222,8 +168,7 @@ std::string to_json(const MemoryPlan& plan) {
       {"step", to_json(plan.step)},
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
-      {"time", to_json(plan.time)},
-      {"launches", plan.time ? to_json(plan.time->launches) : OrderedJson()},
+      {"bound", to_json(plan.bound)},
       {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
       {"notes", plan.notes},
       {"choices", choices},

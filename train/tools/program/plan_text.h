@@ -9,8 +9,5 @@ namespace meshgrad {
 
 std::string to_text(const MemoryPlan& plan);
 std::string to_json(const MemoryPlan& plan);
-/// The launches that `plan.time`, which is there, is the sum of: a line each, with GFLOP and GB of
-/// one launch in the mean and times of all, and the sums of the step's parts.
-std::string launches_text(const MemoryPlan& plan);
 
 }  // namespace meshgrad
