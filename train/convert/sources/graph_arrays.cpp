@@ -22,6 +22,8 @@ std::string array_of(const std::string& where, const NamedArray& array) {
 // "edge_index" of "data/edge_index".
 std::string_view leaf_of(std::string_view name) { return name.substr(name.rfind('/') + 1); }
 
+constexpr int64_t kMostSplits = 4096;
+
 struct Mask {
   NodeSplit split;
   std::string suffix;
@@ -72,14 +74,22 @@ Rows rows_said_by(const NamedArray& array, const std::set<std::string>& masks) {
   return Rows::unsaid;
 }
 
+// How many splits a mask has.
+size_t columns_of(const NamedArray& mask, int64_t nodes, const std::string& where) {
+  const std::vector<int64_t>& shape = mask.array.shape;
+  const bool fits = (shape.size() == 1 || shape.size() == 2) && shape[0] == nodes;
+  const int64_t columns = !fits ? 0 : shape.size() == 2 ? shape[1] : 1;
+  if (columns >= 1 && columns <= kMostSplits) return static_cast<size_t>(columns);
+  throw data_error(array_of(where, mask), fmt::format("[{0}] or [{0}, 1 to {1} splits]", nodes, kMostSplits),
+                   shape_text(mask.array), "save a boolean for each node");
+}
+
 void add_mask(std::vector<RawField>& fields, const NamedArray& array, NodeSplit split, int64_t nodes,
               const std::string& where) {
-  const std::vector<int64_t>& shape = array.array.shape;
-  const size_t columns = shape.size() == 2 ? static_cast<size_t>(shape[1]) : 1;
-  if (shape.empty() || shape.size() > 2 || shape[0] != nodes || columns != fields.size()) {
-    throw data_error(array_of(where, array),
-                     fmt::format("[{}], or [{}, splits] in all masks of a split", nodes, nodes),
-                     shape_text(array.array), "save a boolean for each node");
+  const size_t columns = columns_of(array, nodes, where);
+  if (columns != fields.size()) {
+    throw data_error(array_of(where, array), fmt::format("{} splits, as train_mask has", fields.size()),
+                     shape_text(array.array), "save all masks of a split in one shape");
   }
   const std::vector<int32_t> numbers = to_indices(array.array, array_of(where, array));
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -173,14 +183,9 @@ std::vector<RawField> node_splits(const std::vector<NamedArray>& arrays, int64_t
                                   const std::string& where) {
   std::vector<RawField> all;
   for (const auto& [suffix, masks] : masks_of(arrays)) {
-    const std::vector<int64_t>& shape = masks.at(NodeSplit::train).front()->array.shape;
-    const int64_t columns = shape.size() == 2 ? shape[1] : 1;
-    if (columns < 1 || columns > 4096) {
-      throw data_error(array_of(where, *masks.at(NodeSplit::train).front()), "1 to 4096 splits",
-                       fmt::format("{}", columns), "leave some of them out");
-    }
+    const size_t columns = columns_of(*masks.at(NodeSplit::train).front(), nodes, where);
     std::vector<RawField> fields;
-    for (int64_t column = 0; column < columns; ++column) {
+    for (size_t column = 0; column < columns; ++column) {
       RawField& field = fields.emplace_back();
       field.name = "mask" + suffix + (columns > 1 ? fmt::format(".{}", column) : "");
       field.dynamic = false;
