@@ -197,8 +197,10 @@ TEST_CASE("masks make several node splits, and contradictions are errors") {
   }
   SUBCASE("another shape") {
     arrays["val_mask"] = npy<uint8_t>("|b1", "(5, 2)", std::vector<uint8_t>(10, 0));
-    CHECK(
-        contains(error(), "array val_mask] needed [5], or [5, splits] in all masks of a split, got [5, 2]"));
+    CHECK(contains(error(), "array val_mask] needed 1 splits, as train_mask has, got [5, 2]"));
+    arrays["mesh_pos"] = npy<float>("<f4", "(5, 2)", counting(10));
+    arrays["train_mask"] = npy<uint8_t>("|b1", "(0, 4000)", {});  // not the room of 4000 fields
+    CHECK(contains(error(), "array train_mask] needed [5] or [5, 1 to 4096 splits], got [0, 4000]"));
   }
   SUBCASE("a mask alone is a field") {
     arrays.erase("val_mask");
