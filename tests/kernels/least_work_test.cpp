@@ -99,19 +99,19 @@ TEST_CASE("every kernel call is in the work trace, and none without one") {
   CHECK(called.size() == kernels);
 }
 
-constexpr int64_t kWidth = 16;
-constexpr double kProduct = 2.0 * kWidth * kWidth;  // FLOPs of a row through a weight
-constexpr double kRow = 2.0 * kWidth;               // bytes, in 16 bits
-constexpr double kWeight = 2.0 * kWidth * kWidth;   // bytes
-constexpr double kVector = 4.0 * kWidth;            // of the accumulation dtype
+constexpr int64_t kWorkWidth = 16;
+constexpr double kProduct = 2.0 * kWorkWidth * kWorkWidth;  // FLOPs of a row through a weight
+constexpr double kRow = 2.0 * kWorkWidth;                   // bytes, in 16 bits
+constexpr double kWeight = 2.0 * kWorkWidth * kWorkWidth;   // bytes
+constexpr double kVector = 4.0 * kWorkWidth;                // of the accumulation dtype
 
 /// Three layers with a LayerNorm, in 16 bits; tensors are not filled.
 struct WorkCase {
   Runtime runtime = make_runtime();
-  Tensor rows(int64_t count) { return tensor({count, kWidth}, DType::bf16); }
-  Tensor weight() { return tensor({kWidth, kWidth}, DType::bf16); }
-  Tensor vector() { return tensor({kWidth}, DType::f32); }
-  Tensor d_weight() { return tensor({kWidth, kWidth}, DType::f32); }
+  Tensor rows(int64_t count) { return tensor({count, kWorkWidth}, DType::bf16); }
+  Tensor weight() { return tensor({kWorkWidth, kWorkWidth}, DType::bf16); }
+  Tensor vector() { return tensor({kWorkWidth}, DType::f32); }
+  Tensor d_weight() { return tensor({kWorkWidth, kWorkWidth}, DType::f32); }
   MlpWeights weights() {
     return {.first_bias = vector(),
             .weights = {weight(), weight()},
