@@ -132,6 +132,12 @@ TEST_CASE("what does not fit the task is refused by its key") {
                    parse_config("[task]\nname = \"steady_field\"\n[unroll]\nsteps = 2\n", "config.toml");
                  }),
                  "[unroll.steps] needed 1 with task.name = \"steady_field\""));
+  CHECK(
+      contains(message_of([] {
+                 parse_config("[task]\nname = \"steady_field\"\n[data]\nkinematic_types = [1]\n", "c");
+               }),
+               "c:4: [data.kinematic_types] needed [] with task.name = \"steady_field\", which has no time, "
+               "got [1]; fix: set data.kinematic_types = [], or another task.name"));
   CHECK(parse_config("[task]\nname = \"steady_field\"\n", "c").train.noise == 0.0);
   CHECK(parse_config("[task]\nname = \"steady_field\"\n[train]\nnoise = 0.1\n", "c").train.noise == 0.1);
   CHECK(parse_config("", "c").train.noise > 0.0);

@@ -117,13 +117,7 @@ double BatchLoader::window_weight(int64_t step) {
     list_unsplit({step, micro}, later_);
     weight += task_.loss_weight(config_.data.train_split, later_);
   }
-  if (weight == 0.0) {
-    throw data_error(
-        config_.data.path, "nodes of the types in data.predicted_types", "a batch without any",
-        "set data.predicted_types to types that occur, and loss.type_weights above 0 for one of them; "
-        "see meshgrad info " +
-            config_.data.path);
-  }
+  if (weight == 0.0) throw task_.no_loss();
   const int64_t oldest = step - static_cast<int64_t>(depth_) - 1;
   std::erase_if(window_weights_, [&](const auto& window) { return window.first < oldest; });
   return window_weights_.emplace_back(step, weight).second;

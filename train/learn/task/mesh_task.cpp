@@ -80,6 +80,15 @@ DataError MeshTask::no_samples(std::string_view split) const {
       "lower unroll.steps or data.history, choose another split, or convert data with more frames");
 }
 
+DataError MeshTask::no_loss() const {
+  const std::string path = dataset.path().string();
+  return data_error(
+      path, "nodes of the types in data.predicted_types", "a batch without any",
+      "set data.predicted_types to types that occur, and loss.type_weights above 0 for one of them; see "
+      "meshgrad info " +
+          path);
+}
+
 TaskDescription MeshTask::describe() const {
   TaskDescription text{.sample = counted(least_frames(), "frame") + " in a row"};
   const DataConfig& config = fields.config;

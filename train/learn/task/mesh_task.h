@@ -46,6 +46,7 @@ class MeshTask {
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
+  DataError no_loss() const;
   /// Empty normalisers, that learn from batches.
   Normalizers online_normalizers() const;
   /// From the data set's statistics: inputs over all nodes, the one-hot unchanged; current positions over

@@ -83,6 +83,10 @@ class Task {
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return visit_shared([&](const auto& task) { return task.loss_weight(split, samples); });
   }
+  /// The error of a batch whose loss weighs nothing.
+  DataError no_loss() const {
+    return visit_shared([](const auto& task) { return task.no_loss(); });
+  }
   /// The loss as a sum over its terms; first the device makes its part of the batch. All arguments but the
   /// tape must outlive the tape's entries.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
