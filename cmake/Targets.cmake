@@ -76,7 +76,8 @@ foreach(room IN LISTS rooms)
 endforeach()
 # What writes each step's batch: at -Os a step of the smallest models takes 4 % longer.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/train/learn/task/displacements.cpp ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_dynamics.cpp
-                    ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_inputs.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
+                    ${PROJECT_SOURCE_DIR}/train/learn/task/field_selection.cpp ${PROJECT_SOURCE_DIR}/train/learn/task/mesh_inputs.cpp
+                    ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
 # Which pairs of nodes are within a radius has to be what a GPU finds: no product and sum become one operation.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/world_edges.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp
              APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
