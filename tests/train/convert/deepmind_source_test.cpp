@@ -23,13 +23,13 @@ namespace {
 
 const std::vector<float>& floats(const RawField& field) { return std::get<std::vector<float>>(field.values); }
 
-Bytes bytes_of(std::string_view text) {
+Bytes raw_bytes(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }
 
 template <class T>
-Bytes bytes_of(const std::vector<T>& values) {
+Bytes raw_bytes(const std::vector<T>& values) {
   const auto bytes = std::as_bytes(std::span(values));
   return {bytes.begin(), bytes.end()};
 }
@@ -50,7 +50,7 @@ Bytes npy_file(const std::string& descr, bool fortran, const std::string& shape,
   std::string text("\x93NUMPY\x01\x00", 8);
   text += static_cast<char>(header.size());
   text += '\0';
-  Bytes file = bytes_of(text + header);
+  Bytes file = raw_bytes(text + header);
   file.insert(file.end(), data.begin(), data.end());
   return file;
 }
@@ -64,7 +64,7 @@ DeepmindMeta parse_meta(const nlohmann::json& json, std::vector<std::string>* wa
 }  // namespace
 
 TEST_CASE("CRC-32C has its published check value and agrees with its definition at any length") {
-  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283U);
+  CHECK(crc32c(raw_bytes("123456789")) == 0xe3069283U);
   CHECK(crc32c({}) == 0U);
   std::mt19937 random(1);
   Bytes bytes;
@@ -78,9 +78,9 @@ TEST_CASE("CRC-32C has its published check value and agrees with its definition 
 
 TEST_CASE("records come back, and a damaged file is told from a short one") {
   Bytes file;
-  write_record(file, bytes_of("first"));
+  write_record(file, raw_bytes("first"));
   write_record(file, {});
-  write_record(file, bytes_of("third record"));
+  write_record(file, raw_bytes("third record"));
   CHECK(count_records(file) == 3);
   size_t offset = 0;
   CHECK(message_of([&] {
@@ -104,7 +104,7 @@ TEST_CASE("records come back, and a damaged file is told from a short one") {
 }
 
 TEST_CASE("an example comes back, and what is none is refused") {
-  const Bytes one = bytes_of("abc");
+  const Bytes one = raw_bytes("abc");
   const Bytes message = write_example({{"a", one}, {"empty", {}}});
   const Example example = parse_example(message, "record 0");
   REQUIRE(example.size() == 2);
@@ -229,12 +229,12 @@ TEST_CASE("a mesh that changes in time becomes one trajectory per mesh, and sizi
   record.velocity.resize(22);
   const std::vector<int32_t> rows{4, 4, 3};
   for (const char* name : {"mesh_pos", "node_type", "velocity", "sizing_field"}) {
-    record.more.emplace_back(std::string("length_") + name, bytes_of(rows));
+    record.more.emplace_back(std::string("length_") + name, raw_bytes(rows));
   }
-  record.more.emplace_back("length_cells", bytes_of(std::vector<int32_t>{2, 2, 1}));
+  record.more.emplace_back("length_cells", raw_bytes(std::vector<int32_t>{2, 2, 1}));
   std::vector<float> sizing(33);
   for (size_t i = 0; i < sizing.size(); ++i) sizing[i] = static_cast<float>(i);
-  record.more.emplace_back("sizing_field", bytes_of(sizing));
+  record.more.emplace_back("sizing_field", raw_bytes(sizing));
 
   std::vector<std::string> warnings;
   const WarningCallback warn = [&](const std::string& text) { warnings.push_back(text); };
@@ -255,20 +255,20 @@ TEST_CASE("a mesh that changes in time becomes one trajectory per mesh, and sizi
 
 TEST_CASE("NumPy arrays of any order and type come back row by row") {
   const std::vector<float> values{0, 1, 2, 3, 4, 5};
-  const Bytes rows = npy_file("<f4", false, "(2, 3)", bytes_of(values));
+  const Bytes rows = npy_file("<f4", false, "(2, 3)", raw_bytes(values));
   CHECK(to_floats(parse_npy(rows, "x")) == values);
-  const Bytes columns = npy_file("<f4", true, "(2, 3)", bytes_of(values));
+  const Bytes columns = npy_file("<f4", true, "(2, 3)", raw_bytes(values));
   CHECK(to_floats(parse_npy(columns, "x")) == std::vector<float>{0, 2, 4, 1, 3, 5});
-  const Bytes cube = npy_file("<f8", true, "(1, 3, 2)", bytes_of(std::vector<double>{0, 1, 2, 3, 4, 5}));
+  const Bytes cube = npy_file("<f8", true, "(1, 3, 2)", raw_bytes(std::vector<double>{0, 1, 2, 3, 4, 5}));
   CHECK(to_floats(parse_npy(cube, "x")) == std::vector<float>{0, 3, 1, 4, 2, 5});
-  const Bytes wide = npy_file("<i8", false, "(3,)", bytes_of(std::vector<int64_t>{7, -2, int64_t{1} << 40}));
+  const Bytes wide = npy_file("<i8", false, "(3,)", raw_bytes(std::vector<int64_t>{7, -2, int64_t{1} << 40}));
   CHECK(to_indices(parse_npy(wide, "x"), "x") == std::vector<int32_t>{7, -1, -1});
-  CHECK(parse_npy(npy_file("<i4", false, "()", bytes_of(std::vector<int32_t>{3})), "x").size() == 1);
+  CHECK(parse_npy(npy_file("<i4", false, "()", raw_bytes(std::vector<int32_t>{3})), "x").size() == 1);
   CHECK_THROWS_AS(to_indices(parse_npy(rows, "x"), "x"), DataError);
 }
 
 TEST_CASE("what is no NumPy array of numbers is refused") {
-  const Bytes data = bytes_of(std::vector<float>{0, 1, 2, 3, 4, 5});
+  const Bytes data = raw_bytes(std::vector<float>{0, 1, 2, 3, 4, 5});
   CHECK(contains(message_of([&] { parse_npy(npy_file("<f4", false, "(2, 4)", data), "a.npz: array u"); }),
                  "[a.npz: array u] needed an array written by NumPy, got 24 bytes of numbers"));
   CHECK(contains(message_of([&] { parse_npy(npy_file(">f4", false, "(2, 3)", data), "x"); }),
