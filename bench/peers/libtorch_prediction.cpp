@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One prediction by libtorch in C++: the MeshGraphNet of tests/train/c_interface_test.cpp, "the C interface
-// costs ..." (f32, ReLU, LayerNorm), on a triangulated square, eager in inference mode. Prints the fastest of
+// One prediction by libtorch in C++: the MeshGraphNet of tests/train/embed/c_interface_test.cpp, "... costs
+// what ..." (f32, ReLU, LayerNorm), on a triangulated square, eager in inference mode. Prints the fastest of
 // 30 predictions. scripts/embed-libtorch builds it against pip's torch and runs it in turn with ours. usage:
 // libtorch_prediction [SIDE [WIDTH [BLOCKS [THREADS]]]]
 #include <torch/torch.h>

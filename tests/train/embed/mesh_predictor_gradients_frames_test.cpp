@@ -6,20 +6,17 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
-#include <meshgrad/train/embed/meshgrad.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <array>
 #include <cmath>
 
-#include "train/process.h"
 #include "train/random_field.h"
 #include "train/small_run.h"
 
 namespace meshgrad::frames_gradients_test {
 namespace {
 
-using test::contains;
 using test::message_of;
 using test::product;
 using test::random_field;
@@ -276,73 +273,6 @@ TEST_CASE("gradients through several frames, kinematic nodes and moving meshes a
     MeshPredictor predictor(runtime, trained(scratch.path, runtime, kind, DType::f64));
     Case{kind, predictor}.check_all();
   }
-}
-
-TEST_CASE(
-    "gradients by earlier, next and boundary values are the same from C, and refused where there are none") {
-  const test::ScratchDirectory scratch;
-  Runtime runtime({.threads = 1});
-  const Kind kind = kKinds[5];
-  const std::string file = trained(scratch.path, runtime, kind, DType::f64);
-  MeshPredictor predictor(runtime, file);
-  Case c{kind, predictor};
-  c.backward();
-  meshgrad_predictor* ours = nullptr;
-  REQUIRE(meshgrad_predictor_open(file.c_str(), &ours) == MESHGRAD_OK);
-  Inputs& inputs = c.inputs;
-  const auto n = static_cast<int64_t>(inputs.nodes());
-  const auto field = [&](const Field& values) {
-    return meshgrad_f64(values.data(), n, std::ssize(values) / n);
-  };
-  const auto set = [&](auto function, const char* name, const Field& values, auto... more) {
-    const meshgrad_array array = field(values);
-    REQUIRE(function(ours, 0, name, more..., &array) == MESHGRAD_OK);
-  };
-  const meshgrad_mesh mesh =
-      meshgrad_mesh_of_cells(meshgrad_f64(inputs.rest.data(), n, 2),
-                             meshgrad_i32(inputs.record.cells.data(), std::ssize(inputs.record.cells) / 3, 3),
-                             meshgrad_i32(inputs.types.data(), n, 1));
-  REQUIRE(meshgrad_predictor_set_mesh(ours, &mesh) == MESHGRAD_OK);
-  REQUIRE(meshgrad_predictor_record_steps(ours, 1) == MESHGRAD_OK);
-  set(&meshgrad_predictor_set_field, "load", inputs.load);
-  set(&meshgrad_predictor_set_field, "stress", inputs.stresses[3]);
-  set(&meshgrad_predictor_set_field, "position", inputs.positions[3]);
-  for (int64_t before = 1; before <= 2; ++before) {
-    const auto frame = static_cast<size_t>(3 - before);
-    set(&meshgrad_predictor_set_earlier_field, "stress", inputs.stresses[frame], before);
-    set(&meshgrad_predictor_set_earlier_field, "position", inputs.positions[frame], before);
-  }
-  for (size_t step = 0; step < kSteps; ++step) {
-    set(&meshgrad_predictor_set_next_field, "position", inputs.positions[4 + step]);
-    if (step == 1) set(&meshgrad_predictor_set_boundary, "stress", inputs.boundary[0]);
-    REQUIRE(meshgrad_predictor_predict(ours, 1) == MESHGRAD_OK);
-  }
-  set(&meshgrad_predictor_set_gradient, "stress", c.by_stress);
-  set(&meshgrad_predictor_set_gradient, "position", c.by_position);
-  REQUIRE(meshgrad_predictor_backward(ours) == MESHGRAD_OK);
-  const size_t size = 2 * inputs.nodes();
-  Field got(size), expected(size), one(inputs.nodes()), other(inputs.nodes());
-  const meshgrad_array to = field(got), to_one = field(one);
-  REQUIRE(meshgrad_predictor_get_earlier_gradient(ours, 0, "position", 2, &to) == MESHGRAD_OK);
-  predictor.get_previous_gradient("position", expected, 0, 2);
-  CHECK(got == expected);
-  REQUIRE(meshgrad_predictor_get_next_gradient(ours, 0, "position", 1, &to) == MESHGRAD_OK);
-  predictor.get_next_gradient("position", expected, 0, 1);
-  CHECK(got == expected);
-  REQUIRE(meshgrad_predictor_get_boundary_gradient(ours, 0, "stress", 1, &to_one) == MESHGRAD_OK);
-  predictor.get_boundary_gradient("stress", other, 0, 1);
-  CHECK(one == other);
-
-  const auto refused = [&](int status, const char* text) {
-    CAPTURE(std::string(meshgrad_last_error()));
-    CHECK(status == MESHGRAD_INVALID_ARGUMENT);
-    CHECK(contains(meshgrad_last_error(), text));
-  };
-  refused(meshgrad_predictor_get_earlier_gradient(ours, 0, "position", 3, &to), "1 to 2 steps before");
-  refused(meshgrad_predictor_get_next_gradient(ours, 0, "position", 3, &to), "a step from 0 to 2");
-  refused(meshgrad_predictor_get_next_gradient(ours, 0, "stress", 0, &to_one), "data.world_position");
-  refused(meshgrad_predictor_get_boundary_gradient(ours, 0, "stress", 4, &to_one), "a step from 0 to 3");
-  meshgrad_predictor_destroy(ours);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace test::given_parts;
 using test::contains;
+using test::given_parts::Part;  // not that of nn
 
 /// Three steps from frame 2 of a wave; `rows` makes the rows of this rank's nodes of those of the whole mesh.
 std::vector<float> predicted(MeshPredictor& predictor, const Wave& wave, std::span<const MeshArrays> meshes,
