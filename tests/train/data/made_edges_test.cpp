@@ -8,9 +8,9 @@
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <algorithm>
 #include <cmath>

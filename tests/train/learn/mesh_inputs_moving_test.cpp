@@ -9,12 +9,12 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <algorithm>
 #include <cmath>

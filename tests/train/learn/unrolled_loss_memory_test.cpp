@@ -3,9 +3,9 @@
 // the same gradients whatever is recomputed.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/run/make_model.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <cmath>
 

@@ -6,7 +6,6 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
@@ -16,6 +15,7 @@
 #include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A configuration for data that was never trained on, guessed from the data.
 #pragma once
-#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 #include <meshgrad/train/tools/program/presets.h>
 
 #include <map>

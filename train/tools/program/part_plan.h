@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshgrad plan --ranks: what each rank takes of memory, and sends, when meshes are cut into parts.
 #pragma once
-#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A memory plan as text and as JSON.
 #pragma once
-#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <string>
 

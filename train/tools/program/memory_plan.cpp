@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+Config with_batch(Config config, int64_t batch) {
+  config.train.batch = batch;
+  return config;
+}
+
+bool has_16_bits(const Config& config) {
+  return config.precision == DType::f16 || config.precision == DType::bf16;
+}
+
+/// What a user can do about a step's memory without a smaller model: two switches, four combinations.
+Config with_choice(Config config, bool recompute, bool narrow) {
+  const bool chosen =
+      config.recompute.mode != RecomputeMode::off && config.recompute.mode != RecomputeMode::automatic;
+  if (!chosen) config.recompute.mode = RecomputeMode::block;
+  if (!recompute) {
+    config.recompute.mode = RecomputeMode::off;
+    config.model.keep_hidden = true;
+  }
+  if (narrow != has_16_bits(config)) config.precision = narrow ? DType::bf16 : DType::f32;
+  return config;
+}
+
+std::string settings_of(const Config& config) {
+  std::string text;
+  for (const char* key : {"precision", "recompute.mode", "model.keep_hidden"}) {
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, toml_literal(*find_key(key), config));
+  }
+  return text;
+}
+
+std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& config) {
+  try {
+    return probe.measure(config);
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
+}
+
+/// What a measured step takes more than was predicted.
+int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
+  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
+}
+
+/// See MemoryPlan::world_edges_per_node.
+double world_edges_in_bound(const Task& task, const Config& config, bool has_data) {
+  if (config.data.world_radius <= 0.0) return 0.0;
+  const double room = config.data.world_edges_per_node;
+  if (!has_data) return room;
+  const MeshTask& mesh = task.mesh();
+  const std::vector<double> counts =
+      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
+  double sum = 0.0;
+  for (const double count : counts) sum += std::min(count, room);
+  return counts.empty() ? room : sum / static_cast<double>(counts.size());
+}
+
+std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, const MemoryPlan& plan) {
+  if (plan.peaks.empty()) return std::nullopt;
+  const DevicePeaks& peaks = device_peaks(plan.peaks);
+  StepBound bound;
+  for (const WorkTrace::Call& call : probe.kernel_calls(config, plan.bounded)) {
+    bound.ms += 1e3 * least_seconds(call.work, peaks, config.precision, config.tf32);
+    bound.work += call.work;
+  }
+  return bound;
+}
+
+void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
+  constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
+  for (int i = 0; i < 4; ++i) {
+    const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2);
+    MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
+    try {
+      choice.predicted = probe.predict(chosen);
+    } catch (const ConfigError&) {  // no choice keeps within recompute.budget
+      choice.possible = false;
+      plan.choices.push_back(std::move(choice));
+      continue;
+    }
+    choice.bound = bound_of(probe, chosen, plan);
+    int64_t correction = 0;
+    if (plan.mode == PlanMode::measured) {
+      choice.measured = measured_step(probe, chosen);
+      if (choice.measured) correction = correction_of(probe, chosen, *choice.measured);
+    }
+    choice.batch_size = memory_budget(probe, chosen, plan.room, correction).batch_size;
+    choice.fits = choice.predicted.reserved + correction <= plan.usable &&
+                  (choice.measured || plan.mode == PlanMode::predicted);
+    if (choice.fits && plan.recommended < 0) plan.recommended = i;
+    plan.choices.push_back(std::move(choice));
+  }
+}
+
+/// Powers of two that the data has frames for, and what the configuration says.
+std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
+  std::vector<int64_t> steps{config.unroll.steps};
+  if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
+  const SplitSamples samples = make_task(config, dataset).for_validation().samples(config.data.train_split);
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
+    most = std::max(most, samples.in_trajectory(i));
+  for (const int64_t power : {1, 2, 4, 8}) {
+    if (power <= most && power != config.unroll.steps) steps.push_back(power);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Batches: powers of two until two in a row do not fit, and the largest that does.
+void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, int64_t correction) {
+  std::vector<int64_t> batches;
+  for (int64_t batch = 1; batch <= plan.budget.max_batch; batch *= 2) {
+    batches.push_back(batch);
+    if (batch > 2 * plan.budget.batch_size) break;
+  }
+  batches.push_back(plan.batch);
+  if (plan.budget.batch_size > 0) batches.push_back(plan.budget.batch_size);
+  std::sort(batches.begin(), batches.end());
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  const std::vector<int64_t> all_steps = steps_of_grid(probe.dataset(), config);
+  for (const int64_t batch : batches) {
+    Config cell = with_batch(config, batch);
+    for (const int64_t steps : all_steps) {
+      cell.unroll.steps = steps;
+      try {
+        const StepMemory step = probe.predict(cell);
+        plan.grid.push_back({.batch = batch,
+                             .steps = steps,
+                             .bytes = step.reserved + correction,
+                             .fits = needed_bytes(config, step) + correction <= plan.usable});
+      } catch (const ConfigError&) {
+        break;  // no choice keeps within recompute.budget
+      }
+    }
+  }
+}
+
+/// As many frames as the grid of a plan and unrolled steps can ask for.
+constexpr int64_t kPlannedFrames = 64;
+
+Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vector<std::string>& notes) {
+  constexpr int64_t kMost = INT32_MAX - 1;
+  if (mesh.nodes < 1 || mesh.nodes > kMost || mesh.edges < 1 || mesh.edges > kMost || mesh.dim < 2 ||
+      mesh.dim > 3) {
+    throw invalid_argument("mesh to plan for", "1 to 2^31 - 2 nodes and edges in 2 or 3 dimensions",
+                           fmt::format("{} nodes and {} edges in {}", mesh.nodes, mesh.edges, mesh.dim),
+                           "give the sizes of your largest mesh");
+  }
+  std::vector<FieldInfo> fields;
+  std::string text;
+  const std::string& world = config.data.world_position;
+  const std::vector<std::string> positions(world.empty() ? 0 : 1, world);
+  for (const std::vector<std::string>* names : {&config.data.targets, &config.data.inputs, &positions}) {
+    for (const std::string& name : *names) {
+      const auto same = [&](const FieldInfo& field) { return field.name == name; };
+      if (std::any_of(fields.begin(), fields.end(), same)) continue;
+      const auto given = mesh.fields.find(name);
+      fields.push_back({.name = name, .components = given == mesh.fields.end() ? mesh.dim : given->second});
+      text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
+    }
+  }
+  notes.push_back(
+      fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
+                  "fields on nodes [components]: {}",
+                  mesh.nodes, mesh.edges, mesh.dim, text));
+  if (edge_options(config.data) != MeshEdgeOptions{})
+    notes.emplace_back("edges are taken to be those that data.hops and data.period make");
+  const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + config.data.history + 1);
+  return Dataset::of_sizes(mesh.nodes, mesh.edges, mesh.dim, std::move(fields), frames,
+                           config.data.train_split);
+}
+
+}  // namespace
+
+Device planned_device(const Config& config, PlanMode mode) {
+  const std::string& word = config.run.device;
+  constexpr std::string_view kCuda = "cuda";
+  if (mode == PlanMode::predicted && word.starts_with(kCuda) && cuda_devices().empty())
+    return {DeviceKind::cuda, 0};
+  return resolve_device_for(word, config.precision);
+}
+
+MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
+  if (!options.mesh) require_data_path(asked);
+  if (options.mesh && options.mode == PlanMode::measured) {
+    throw invalid_argument("plan", "data for a measured plan", "the sizes of a mesh",
+                           "plan with --mode static, or without --nodes and --edges");
+  }
+  MemoryPlan plan{.device = planned_device(asked, options.mode), .mode = options.mode};
+  if (plan.device.kind == DeviceKind::cuda) plan.peaks = device_peaks(options.peaks).name;
+  check_precision(plan.device, asked.precision);
+  plan.room = memory_room(asked, plan.device, options.device_memory);
+  const Config config = within(plan.room, asked);
+  const Dataset dataset = options.mesh
+                              ? planned_dataset(config, *options.mesh, plan.notes)
+                              : Dataset::open(config.data.path).with_edges(edge_options(config.data));
+  const Task task = make_task(config, dataset);  // refuses fields that do not fit
+  const StepProbe probe(dataset, plan.device);
+  plan.usable = usable_bytes(plan.room, config);
+  plan.budget = memory_budget(probe, config, plan.room);
+  const bool chosen = config.train.batch != kAutoBatch;
+  plan.batch = chosen ? config.train.batch : std::max(config.plan.min_batch, plan.budget.batch_size);
+  const Config step = with_batch(config, plan.batch);
+  plan.step = probe.predict(step);
+  plan.predicted = plan.step;
+  plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_bound(task, config, !options.mesh);
+  if (plan.world_edges_per_node > 0.0 && !options.mesh)
+    plan.notes.push_back(
+        fmt::format("the least time counts {:.3g} world edges a node, the mean of frames of the data",
+                    plan.world_edges_per_node));
+  plan.bounded = largest_batch(step, task);
+  plan.bounded.world_edges =
+      std::llround(plan.world_edges_per_node * static_cast<double>(plan.bounded.nodes));
+  plan.bound = bound_of(probe, step, plan);
+  int64_t correction = 0;
+  if (plan.mode == PlanMode::measured) {
+    plan.step = probe.measure(step);
+    correction = correction_of(probe, step, plan.step);
+    plan.budget = memory_budget(probe, config, plan.room, correction);
+  }
+  plan.budget.mode = plan.mode;
+  plan.fits = needed_bytes(config, plan.step) <= plan.usable;
+  add_choices(plan, probe, config);
+  add_grid(plan, probe, config, correction);
+  plan.changes = memory_ladder(probe, step);
+  return plan;
+}
+
+}  // namespace meshgrad

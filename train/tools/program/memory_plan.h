@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// meshgrad plan: the memory of a step, the largest batch, what to choose and what to change.
+#pragma once
+#include <meshgrad/train/learn/planning/plan.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// The mesh to plan for where there is no packed file.
+struct PlannedMesh {
+  int64_t nodes = 0, edges = 0;  ///< directed edges
+  int dim = 2;                   ///< 2 or 3
+  std::map<std::string, int>
+      fields;  ///< components of data.inputs, data.targets, data.world_position; else `dim`
+};
+
+/// What bounds the time of a step on a GPU from below: the sum over its kernel calls of least_seconds
+/// (kernels/work.h). Nothing is measured, and no step with these calls is faster.
+struct StepBound {
+  double ms = 0.0;
+  Work work;  ///< of all calls
+};
+
+struct MemoryPlan {
+  Device device;
+  PlanMode mode = PlanMode::predicted;
+  int64_t batch = 0;     ///< of the step below: train.batch, or for "auto" the one that fits
+  StepMemory step;       ///< predicted or measured, as `mode` says
+  StepMemory predicted;  ///< the same, predicted
+  bool fits = false;
+  MemoryRoom room;
+  int64_t usable = 0;  ///< target_utilization * (total - context): what a step may take
+  MemoryBudget budget;
+  std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
+  std::string peaks;               ///< the device whose stated peaks `bound` is of; empty: none
+  std::optional<StepBound> bound;  ///< of the step above, on a GPU
+  BatchShape bounded;              ///< what `bound` is of: all `batch` samples together
+  /// What `bound` counts, of each node: as many as frames of the data have on average, at most the room;
+  /// without data the room.
+  double world_edges_per_node = 0.0;
+
+  struct Choice {
+    std::string name;      ///< "baseline", "recomputation", "16 bits", "both"
+    std::string settings;  ///< 'precision = "bf16", recompute.mode = "block", ...'
+    bool possible = true;  ///< some choice keeps within recompute.budget; else nothing is predicted
+    StepMemory predicted;
+    std::optional<StepMemory> measured;  ///< absent in a predicted plan, and where memory ran out
+    std::optional<StepBound> bound;
+    int64_t batch_size = 0;  ///< the largest that fits
+    bool fits = false;       ///< `batch` does, with cached memory
+  };
+  std::vector<Choice> choices;
+  int recommended = -1;  ///< the first choice that fits; -1: none
+
+  struct Cell {
+    int64_t batch = 0, steps = 1;
+    int64_t bytes = 0;  ///< mapped
+    bool fits = false;
+  };
+  std::vector<Cell> grid;
+  std::vector<MemoryChange> changes;
+};
+
+struct PlanOptions {
+  PlanMode mode = PlanMode::predicted;
+  int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
+  std::string peaks = "h200";  ///< see device_peaks; for a GPU alone
+  std::optional<PlannedMesh>
+      mesh;  ///< instead of the data that the configuration names; predicted plans only
+};
+/// Throws what opening the data set throws, InvalidArgument for a PlannedMesh that cannot be, DeviceError for
+/// a device that is not there (a predicted plan needs none), and OutOfMemory when a measured step does not
+/// fit.
+MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
+
+/// The device that `config` names, for a plan: a predicted one does without it.
+Device planned_device(const Config& config, PlanMode mode);
+
+}  // namespace meshgrad
