@@ -93,7 +93,8 @@ install(FILES ${PROJECT_BINARY_DIR}/meshgradConfig.cmake ${PROJECT_BINARY_DIR}/m
   DESTINATION ${package_dir})
 # A static library leaves its packages to the program that links it.
 if(NOT BUILD_SHARED_LIBS)
-  install(FILES ${PROJECT_SOURCE_DIR}/cmake/StaticDependencies.cmake DESTINATION ${package_dir})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/StaticDependencies.cmake.in ${PROJECT_BINARY_DIR}/StaticDependencies.cmake @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/StaticDependencies.cmake DESTINATION ${package_dir})
 endif()
 
 # `cpack -G DEB` or `cpack -G TGZ` in the build folder.

@@ -263,7 +263,7 @@ if(MESHGRAD_PROGRAMS_SHARE)
   if(MESHGRAD_EXTRAS)
     list(APPEND users meshgrad_replay)
   endif()
-  if(MESHGRAD_BENCH AND MESHGRAD_EXTRAS)
+  if(MESHGRAD_BENCH)
     list(APPEND users meshgrad_bench_objects)
   endif()
   meshgrad_export(meshgrad ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map "${objects};meshgrad_gpu_${gpu_side}"
@@ -276,7 +276,7 @@ endif()
 
 # Includes do not show that a room calls one after it; a library of it and those before it does. That of the last one is
 # libmeshgrad.
-if(MESHGRAD_TESTS AND MESHGRAD_EXTRAS AND MESHGRAD_PROGRAMS_SHARE)
+if(MESHGRAD_TESTS AND MESHGRAD_PROGRAMS_SHARE)
   set(folders engine kernels autograd nn)
   foreach(room IN ITEMS data learn)
     list(APPEND folders train/${room})

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/precision.h>
@@ -21,6 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 
 TrainingData described_data(const fs::path& checkpoint) {
+  const TaskName task = checkpoint_config(checkpoint).task.name;
+  if (!find_key("data.node_types")->applies_to(task)) {
+    throw config_error("task.name", "a checkpoint of a task on meshes", toml_quoted(name_of(task)),
+                       "evaluate it with meshgrad evaluate");
+  }
   if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
   throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
                    "a checkpoint of an earlier version",

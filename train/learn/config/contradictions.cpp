@@ -123,7 +123,7 @@ void check_history(const Config& config, std::vector<Contradiction>& found) {
   const bool given = std::any_of(data.inputs.begin(), data.inputs.end(),
                                  [&](const std::string& input) { return contains(data.targets, input); });
   if (!given) {
-    refuse("data.inputs", "where no input is a target: others are given at the latest frame alone",
+    refuse("data.inputs", "where no input is a target: others are given at the latest frame only",
            "set data.history = 1, or name a target in data.inputs");
   } else if (config.unroll.steps > 1) {
     refuse("unroll.steps", "with unroll.steps above 1, where earlier frames are the data's",

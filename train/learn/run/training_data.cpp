@@ -72,11 +72,11 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
                              .unit = field.at("unit").get<std::string>(),
                              .on = static_cast<FieldOn>(on - kFieldOnNames.begin())});
     }
-    const bool fits = data.dim == 0 || data.dim == 2 || data.dim == 3;
+    const bool fits = data.dim >= 0 && data.dim <= 3;
     const bool wide = std::ranges::all_of(
         data.fields, [](const FieldInfo& field) { return field.components > 0 && field.components < 65536; });
     if (!fits || !wide)
-      throw data_error(where, "2 or 3 dimensions and fields of components", "others", kOther);
+      throw data_error(where, "0 to 3 dimensions and fields of components", fmt::format("{} dimensions", data.dim), kOther);
     return data;
   } catch (const nlohmann::json::exception& error) {
     throw data_error(where, "a description of the training data", json_fault(text, error), kOther);

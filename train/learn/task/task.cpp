@@ -12,12 +12,20 @@ Task make_task(const Config& config, const Dataset& dataset) {
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss));
 }
 
-const MeshTask& Task::mesh() const {
+const MeshTask* Task::find_mesh() const {
   const MeshTask* mesh = nullptr;
   visit_shared([&](const auto& task) {
     if constexpr (requires { task.fields; }) mesh = &task;
   });
-  if (mesh == nullptr) throw invalid_argument("task", "a task on meshes", "another", "see task.name");
+  return mesh;
+}
+
+const MeshTask& Task::mesh() const {
+  const MeshTask* mesh = find_mesh();
+  if (mesh == nullptr) {
+    throw config_error("task.name", "a task on meshes", "one whose sample is " + describe().sample,
+                       "use meshgrad evaluate, which takes every task");
+  }
   return *mesh;
 }
 

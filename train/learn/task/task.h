@@ -32,8 +32,9 @@ class Task {
  public:
   explicit Task(Kind kind) : kind_(std::move(kind)) {}
 
-  /// What a task on meshes reads and predicts, for programs that are about meshes; InvalidArgument for
-  /// others.
+  /// What a task on meshes reads and predicts, for programs that are about meshes; null for others.
+  const MeshTask* find_mesh() const;
+  /// The same; throws ConfigError for others.
   const MeshTask& mesh() const;
   /// What the model takes and gives.
   const ModelSizes& sizes() const {

@@ -124,25 +124,34 @@ void check_memory(const Config& config, ConfigSummary& summary) {
 ConfigSummary check_config(const Config& config, const Dataset& data) {
   ConfigSummary summary;
   const Task task = make_task(config, data);
-  const MeshTask& mesh = task.mesh();
   const Dataset& dataset = task.dataset();
   summary.columns = task.describe();
-  summary.train_samples = count_samples(mesh, config.data.train_split, summary.findings);
-  if (config.train.validate_every > 0)
-    summary.valid_samples = count_samples(mesh.for_validation(), config.data.valid_split, summary.findings);
-  check_types(dataset, config.data, summary.findings);
-  describe_edges(data, dataset, config.data.train_split, summary.findings);
-  if (mesh.world.any()) describe_world_edges(mesh, summary.findings);
+  if (const MeshTask* mesh = task.find_mesh()) {
+    summary.train_samples = count_samples(*mesh, config.data.train_split, summary.findings);
+    if (config.train.validate_every > 0)
+      summary.valid_samples =
+          count_samples(mesh->for_validation(), config.data.valid_split, summary.findings);
+    check_types(dataset, config.data, summary.findings);
+    describe_edges(data, dataset, config.data.train_split, summary.findings);
+    if (mesh->world.any()) describe_world_edges(*mesh, summary.findings);
+  } else {
+    summary.train_samples = task.samples(config.data.train_split).size();
+    if (config.train.validate_every > 0)
+      summary.valid_samples = task.samples(config.data.valid_split).size();
+  }
   for (const TaskWarning& warning : task.validate(config)) {
     if (warning.key == "train.noise")
       summary.findings.push_back({Severity::warning, "train.noise", warning.text,
                                   "too little does not stop errors of a rollout from growing, too much hides "
                                   "what is to be learned",
                                   "set train.noise to 0.1 to 0.5 times that deviation"});
-    if (warning.key == "scale")
+    else if (warning.key == "scale")
       summary.findings.push_back({Severity::warning, "scale", warning.text,
                                   "such values reach the model as zeros",
                                   "convert the data in a smaller unit"});
+    else if (warning.key != "data.path")
+      summary.findings.push_back({Severity::note, std::string(warning.key), warning.text,
+                                  "the run takes longer for it", "change that key"});
   }
   if (summary.train_samples > 0) check_memory(config, summary);
   sort_findings(summary.findings);

@@ -62,8 +62,10 @@ std::vector<RunPicture> draw_steady(const Predictor& predictor, const std::strin
 
 std::vector<RunPicture> draw_predictions(const Predictor& predictor, const std::string& split,
                                          int64_t count) {
-  return predictor.task().mesh().fields.over_time ? draw_rollout(predictor, split, count)
-                                                  : draw_steady(predictor, split, count);
+  const MeshTask* mesh = predictor.task().find_mesh();
+  if (mesh == nullptr) return {};
+  return mesh->fields.over_time ? draw_rollout(predictor, split, count)
+                                : draw_steady(predictor, split, count);
 }
 
 }  // namespace meshgrad

@@ -7,7 +7,7 @@ namespace meshgrad::cli {
 namespace {
 
 void add_absent(CommandLine& line, const std::string& name) {
-  CLI::App* command = line.app.add_subcommand(name, "Not in this build: it is of the preset core");
+  CLI::App* command = line.app.add_subcommand(name, "Not built here; the preset release has it");
   command->allow_extras();
   command->prefix_command();
   command->callback([&line, name] {

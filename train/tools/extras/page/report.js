@@ -228,6 +228,8 @@ function write_errors() {
   const missing = runs.filter(run => run.evaluation === null)
     .map(run => `${run.name}: no errors (${run.without_evaluation}).`);
   const splits = new Set(evaluated.map(run => run.evaluation.split));
+  for (const run of evaluated)
+    for (const [name, value, unit] of run.evaluation.metrics) missing.push(`${run.name}: ${name} ${short(value)} ${unit}.`);
   fill_in('errors_note', [...splits].map(split => `Split ${split}, in physical units. `).join(''), missing.join(' '));
   if (evaluated.length === 0) return;
   const rows = [];
