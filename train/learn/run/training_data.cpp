@@ -76,7 +76,8 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
     const bool wide = std::ranges::all_of(
         data.fields, [](const FieldInfo& field) { return field.components > 0 && field.components < 65536; });
     if (!fits || !wide)
-      throw data_error(where, "0 to 3 dimensions and fields of components", fmt::format("{} dimensions", data.dim), kOther);
+      throw data_error(where, "0 to 3 dimensions and fields of components",
+                       fmt::format("{} dimensions", data.dim), kOther);
     return data;
   } catch (const nlohmann::json::exception& error) {
     throw data_error(where, "a description of the training data", json_fault(text, error), kOther);

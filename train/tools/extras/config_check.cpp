@@ -136,8 +136,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
     if (mesh->world.any()) describe_world_edges(*mesh, summary.findings);
   } else {
     summary.train_samples = task.samples(config.data.train_split).size();
-    if (config.train.validate_every > 0)
-      summary.valid_samples = task.samples(config.data.valid_split).size();
+    if (config.train.validate_every > 0) summary.valid_samples = task.samples(config.data.valid_split).size();
   }
   for (const TaskWarning& warning : task.validate(config)) {
     if (warning.key == "train.noise")
