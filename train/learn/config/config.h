@@ -62,6 +62,7 @@ struct DataConfig {
   Prediction predict = Prediction::change;
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
   int64_t history = 1;
+  std::string node_split;      ///< which one divides the nodes of a graph; empty: the only one
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
   WorldPairs world_pairs = WorldPairs::all;
@@ -74,7 +75,7 @@ struct DataConfig {
   std::vector<int64_t> kinematic_types;  ///< their next values are known from the data
 };
 
-enum class TaskName : uint8_t { mesh_dynamics, steady_field };
+enum class TaskName : uint8_t { mesh_dynamics, steady_field, node_classification };
 
 struct TaskConfig {
   TaskName name = TaskName::mesh_dynamics;

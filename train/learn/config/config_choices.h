@@ -19,7 +19,8 @@ inline constexpr Choice kWorldPairs[] = {is("all", WorldPairs::all),
                                          is("other_type", WorldPairs::other_type)};
 inline constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
 inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
-                                    is("steady_field", TaskName::steady_field)};
+                                    is("steady_field", TaskName::steady_field),
+                                    is("node_classification", TaskName::node_classification)};
 inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
 inline constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
                                           is("gelu", Activation::gelu), is("tanh", Activation::tanh)};

@@ -67,8 +67,12 @@ constexpr ConfigSection kSections[] = {
 constexpr bool kFixed = true;
 
 constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
+constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
+constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
+constexpr OnlyTasks kOnMeshes{kTasksOnMeshes, "has no mesh"};
+constexpr OnlyTasks kOnNodes{kTasksOnNodes, "has no splits of nodes"};
 constexpr OnlyTasks kOverTime{kTasksOverTime, "has no time"};
-constexpr OnlyTasks kOfChanges{kTasksOverTime, "predicts values alone"};
+constexpr OnlyTasks kOfChanges{kTasksOverTime, "predicts values only"};
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
@@ -100,8 +104,8 @@ constexpr ConfigKey kKeys[] = {
      "CPU threads, 0 for all available; results do not depend on it"},
 
     {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
-     "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
-     "without time",
+     "mesh_dynamics predicts how fields change from frame to frame, steady_field fields of a mesh without "
+     "time, node_classification the class of each node of one graph",
      kFixed},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
@@ -128,36 +132,40 @@ constexpr ConfigKey kKeys[] = {
      "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
      "changes between them",
      kFixed, &kOverTime},
+    {"data", "node_split", TextKey{member<&Config::data, &DataConfig::node_split>()}, "",
+     "Node split that says which nodes are trained on, validated and tested; empty where the data have one",
+     kFixed, &kOnNodes},
     {"data", "world_position", TextKey{member<&Config::data, &DataConfig::world_position>()}, "",
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"data", "world_radius", FloatKey{member<&Config::data, &DataConfig::world_radius>(), 0, 1e30},
      "unit of positions",
      "World edges join nodes whose current positions are closer than this and that no edge joins; 0: none",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"data", "world_pairs", choice<&Config::data, &DataConfig::world_pairs>(kWorldPairs), "",
      "Nodes that world edges join: all, or only those of different types, such as an obstacle and a plate",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"data", "world_edges_per_node",
      FloatKey{member<&Config::data, &DataConfig::world_edges_per_node>(), 0.01, 1000}, "edges",
      "Most world edges of a mesh in training, for each of its nodes; a frame with more is an error that says "
-     "how many"},
+     "how many",
+     false, &kOnMeshes},
     {"data", "hops", IntegerKey{member<&Config::data, &DataConfig::hops>(), 1, 16}, "edges",
      "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"data", "period", FloatListKey{member<&Config::data, &DataConfig::period>(), 0, 1e30, 3},
      "unit of positions",
      "Length of a periodic domain along each axis, 0 where it is not; relative positions are to the nearest "
      "image",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
-     "Number of node types, the width of their one-hot input", kFixed},
+     "Number of node types, the width of their one-hot input", kFixed, &kOnMeshes},
     {"data", "predicted_types",
      IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
-     "Node types in the loss, whose values a rollout predicts", kFixed},
+     "Node types in the loss, whose values a rollout predicts", kFixed, &kOnMeshes},
     {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
-     "Node types whose inputs get training noise", kFixed},
+     "Node types whose inputs get training noise", kFixed, &kOnMeshes},
     {"data", "kinematic_types",
      IntegerListKey{member<&Config::data, &DataConfig::kinematic_types>(), 0, 65535}, "",
      "Node types that the data move: the model reads their next change of data.world_position, or without it "
@@ -210,7 +218,7 @@ constexpr ConfigKey kKeys[] = {
      IntegerKey{member<&Config::train, &TrainConfig::noise_warmup_steps>(), 0, kMany}, "steps",
      "Steps over which the training noise rises linearly from 0", kFixed},
     {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
-     "Fraction of the input noise that the target corrects", kFixed},
+     "Fraction of the input noise that the target corrects", kFixed, &kOnMeshes},
     {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
      "steps", "Steps between validations, 0 for none"},
     {"train", "validate_samples",
@@ -263,23 +271,23 @@ constexpr ConfigKey kKeys[] = {
      "Cost of an error in standard deviations of its target: squared, Huber, absolute, or squared relative "
      "to "
      "the sample's target",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"loss", "delta", FloatKey{member<&Config::loss, &LossConfig::delta>(), 1e-6, 1e6}, "standard deviations",
-     "Error above which the cost rises linearly (huber)", kFixed},
+     "Error above which the cost rises linearly (huber)", kFixed, &kOnMeshes},
     {"loss", "field_weights",
      FieldNumbersKey{member<&Config::loss, &LossConfig::weight>(),
                      member<&Config::loss, &LossConfig::field_weights>(), 0, 1e6, 1},
      "",
      "Factor of the cost of a field's errors: of all fields, or {pressure = 0.1}, where other fields have 1",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"loss", "type_weights",
      FieldNumbersKey{member<&Config::loss, &LossConfig::type_weight>(),
                      member<&Config::loss, &LossConfig::type_weights>(), 0, 1e6, 1, "node types"},
      "", "Weight of a node by its type in the mean: of all types, or {5 = 10}, where other types have 1",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"loss", "sample", FloatKey{member<&Config::loss, &LossConfig::sample>(), 1e-6, 1}, "",
      "Fraction of the predicted nodes whose errors count in training, drawn anew for each use of a sample",
-     kFixed},
+     kFixed, &kOnMeshes},
     {"loss", "change_penalty", FloatKey{member<&Config::loss, &LossConfig::change_penalty>(), 0, 1e6}, "",
      "Factor of a second term: the squared predicted change, in standard deviations about the mean change",
      kFixed, &kOfChanges},
@@ -413,15 +421,17 @@ constexpr ConfigKey kKeys[] = {
 
     {"evaluate", "horizons",
      IntegerListKey{member<&Config::evaluate, &EvaluateConfig::horizons>(), 1, 1'000'000, 1}, "steps",
-     "Lengths of rollouts over whose steps evaluate reports errors, in addition to whole trajectories"},
+     "Lengths of rollouts over whose steps evaluate reports errors, in addition to whole trajectories", false,
+     &kOnMeshes},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
      "Values at nodes that are not predicted: from the data at each frame, or held at the initial "
-     "frame"},
+     "frame",
+     false, &kOnMeshes},
     {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "frames",
-     "Predicted frames, 0 for the length of the trajectory"},
+     "Predicted frames, 0 for the length of the trajectory", false, &kOnMeshes},
     {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
-     "File format of a rollout"},
+     "File format of a rollout", false, &kOnMeshes},
 
     {"ranks", "timeout", IntegerKey{member<&Config::ranks, &RanksConfig::timeout>(), 1, 1'000'000}, "seconds",
      "Time that a rank waits for a message of another before the run ends with an error"},
@@ -431,14 +441,17 @@ constexpr ConfigKey kKeys[] = {
     {"ranks", "partition", choice<&Config::ranks, &RanksConfig::partition>(kPartitions), "",
      "Computes each mesh on all ranks, in parts cut by recursive coordinate bisection, METIS or a file; "
      "none: "
-     "each rank takes whole samples"},
+     "each rank takes whole samples",
+     false, &kOnMeshes},
     {"ranks", "partition_file", TextKey{member<&Config::ranks, &RanksConfig::partition_file>()}, "",
      "With ranks.partition = \"file\": a text file with the rank of each node, one a line, as METIS writes "
-     "it"},
+     "it",
+     false, &kOnMeshes},
     {"ranks", "parts_in_turn", IntegerKey{member<&Config::ranks, &RanksConfig::parts_in_turn>(), 1, 65536},
      "",
      "Parts of each mesh that one process computes in turn, for meshes that do not fit; values wait in host "
-     "memory"},
+     "memory",
+     false, &kOnMeshes},
     {"ranks", "sum_alone", BoolKey{member<&Config::ranks, &RanksConfig::sum_alone>()}, "",
      "One rank, too, sums gradients by the operation of several, such as NCCL's: tests it on one GPU"},
 };

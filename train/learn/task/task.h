@@ -4,6 +4,7 @@
 // neither; nothing here asks for a mesh, positions or frames. A closed set: a new task is a class with these
 // members and one more name below and in make_task.
 #pragma once
+#include <meshgrad/train/learn/task/node_classification.h>
 #include <meshgrad/train/learn/task/steady_field.h>
 
 #include <utility>
@@ -12,7 +13,7 @@
 namespace meshgrad {
 
 class Task {
-  using Kind = std::variant<MeshDynamics, SteadyField>;
+  using Kind = std::variant<MeshDynamics, SteadyField, NodeClassification>;
   template <class Body>
   decltype(auto) visit(Body&& body) const {
     return std::visit(std::forward<Body>(body), kind_);

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Classes of the nodes of one graph: batches by hand, what is refused, and runs: trained, resumed, on the CPU
+// and, captured or not, on a GPU or the simulated device where the test is linked with it.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/task.h>
+
+#include <cmath>
+
+#include "support.h"
+#include "train/npz_arrays.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+using test::npy;
+using test::NpzArrays;
+using test::ScratchDirectory;
+
+template <class T>
+NpzArrays graph_arrays(const std::vector<int32_t>& edges, const std::vector<float>& x,
+                       const std::vector<T>& label, const std::vector<uint8_t>& split) {
+  const std::string nodes = "(" + std::to_string(split.size()) + ",)";
+  const auto mask = [&](uint8_t which) {
+    std::vector<uint8_t> values;
+    for (const uint8_t s : split) values.push_back(s == which ? 1 : 0);
+    return npy<uint8_t>("|b1", nodes, values);
+  };
+  const std::string width = std::to_string(x.size() / split.size());
+  return {{"edges", npy<int32_t>("<i4", "(" + std::to_string(edges.size() / 2) + ", 2)", edges)},
+          {"x", npy<float>("<f4", "(" + std::to_string(split.size()) + ", " + width + ")", x)},
+          {"label", npy<T>(sizeof(T) == 4 ? "<i4" : "<i8", nodes, label)},
+          {"train_mask", mask(1)},
+          {"valid_mask", mask(2)},
+          {"test_mask", mask(3)}};
+}
+
+fs::path pack(const fs::path& folder, const NpzArrays& arrays) {
+  test::write_npz(folder / "graph.npz", arrays, false);
+  ConvertOptions options;
+  options.input = folder / "graph.npz";
+  options.output = folder / "graph.mgd";
+  options.split = {1.0};
+  options.directed = true;
+  convert(options);
+  return options.output;
+}
+
+// 0 -> 1 -> 2 -> 0, and 0 -> 2.
+NpzArrays triangle() {
+  return graph_arrays<int32_t>({0, 1, 1, 2, 2, 0, 0, 2}, {1, 2, 3, 4, 5, 6}, {2, 0, 1}, {1, 2, 1});
+}
+
+Config class_config(const fs::path& folder, const fs::path& data) {
+  Config config = test::small_config(folder, data);
+  config.task.name = TaskName::node_classification;
+  config.data.inputs = {"x"};
+  config.data.targets = {"label"};
+  config.train.noise = 0.0;
+  config.train.batch = 1;
+  config.train.accumulate = 1;
+  config.train.steps = 40;
+  config.model.width = 8;
+  config.optimizer.lr = 1e-2;
+  config.schedule.final_lr = 1e-3;
+  return config;
+}
+
+/// Two rings of nodes with noisy features; a node's class is its ring, which its neighbours tell.
+fs::path pack_rings(const fs::path& folder, int nodes = 40) {
+  std::vector<int32_t> edges, label;
+  std::vector<float> x;
+  std::vector<uint8_t> split;
+  for (int i = 0; i < nodes; ++i) {
+    const int ring = i % 2;
+    for (const int step : {2, nodes - 2}) {
+      edges.push_back(i);
+      edges.push_back((i + step) % nodes);
+    }
+    label.push_back(ring);
+    const double noise = normal(5, 0, static_cast<uint64_t>(i));
+    x.push_back(static_cast<float>(ring - 0.5 + 0.5 * noise));
+    x.push_back(static_cast<float>(normal(5, 1, static_cast<uint64_t>(i))));
+    split.push_back(static_cast<uint8_t>(1 + i / 2 % 3));
+  }
+  return pack(folder, graph_arrays<int32_t>(edges, x, label, split));
+}
+
+TEST_CASE("a batch of a graph by hand: features, labels, the split's nodes") {
+  const ScratchDirectory scratch;
+  const Config config = class_config(scratch.path, pack(scratch.path, triangle()));
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  CHECK(task.sizes().node_inputs == 2);
+  CHECK(task.sizes().edge_inputs == std::vector<int64_t>{0});
+  CHECK(task.sizes().outputs == 3);
+  CHECK(task.samples("train").size() == 1);
+  CHECK(task.samples("valid").size() == 1);
+  CHECK(task.samples("test").size() == 0);
+  CHECK(contains(task.no_samples("test").what(), "needed nodes in test, got none"));
+  CHECK(task.loss_weight("train", {Sample{}}) == 2.0);
+  CHECK(task.loss_weight("valid", {Sample{}, Sample{}}) == 2.0);
+  CHECK(task.describe().outputs.front().name == "class of label");
+
+  Runtime runtime({.threads = 1});
+  Normalizers normalizers = task.dataset_normalizers({});
+  const Batch batch =
+      training_batch(task, runtime, DType::f32, "train", {Sample{}, Sample{}}, {}, normalizers);
+  CHECK(batch.graph.nodes == 6);
+  const auto mask = batch.tensor("mask").values<uint8_t>();
+  CHECK(std::vector<uint8_t>(mask.begin(), mask.end()) == std::vector<uint8_t>{1, 0, 1, 1, 0, 1});
+  const auto labels = batch.tensor("labels").values<int32_t>();
+  CHECK(std::vector<int32_t>(labels.begin(), labels.end()) == std::vector<int32_t>{2, 0, 1, 2, 0, 1});
+  const auto x = batch.graph.node_features.values<float>();
+  const double std = std::sqrt(8.0 / 3.0);  // of 1, 3, 5
+  for (size_t i = 0; i < 6; ++i)
+    CHECK(x[2 * i] == doctest::Approx((1.0 + 2.0 * static_cast<double>(i % 3) - 3.0) / std).epsilon(1e-6));
+  const auto senders = batch.graph.edges(kMeshEdges).graph.senders.values<int32_t>();
+  CHECK(std::vector<int32_t>(senders.begin(), senders.end()) == std::vector<int32_t>{2, 0, 0, 1, 5, 3, 3, 4});
+}
+
+TEST_CASE("what is no single graph with classes is refused, with the key") {
+  const ScratchDirectory scratch;
+  Config config = class_config(scratch.path, pack(scratch.path, triangle()));
+  const auto refused = [&](const NpzArrays& arrays) {
+    const fs::path path = pack(scratch.path, arrays);
+    return message_of([&] { make_task(config, Dataset::open(path)); });
+  };
+  NpzArrays divided_twice = triangle();
+  divided_twice["train_mask_b"] = divided_twice["valid_mask"];
+  divided_twice["test_mask_b"] = divided_twice["train_mask"];
+  CHECK(refused(triangle()).empty());
+  config.data.targets = {"x"};
+  CHECK(contains(refused(triangle()), "[data.targets] needed one i32 field of 1 component on nodes"));
+  config.data.targets = {"label", "x"};
+  CHECK(contains(refused(triangle()), "[data.targets] needed one field"));
+  config.data.targets = {"label"};
+  config.data.inputs = {"label"};
+  CHECK(contains(refused(triangle()), "[data.inputs] needed f32 fields on nodes, got label (i32"));
+  config.data.inputs = {};
+  CHECK(contains(refused(triangle()), "[data.inputs] needed at least one field"));
+  config.data.inputs = {"x"};
+  config.data.node_split = "other";
+  CHECK(contains(refused(triangle()), "[data.node_split] needed one of the data's node splits: mask, got"));
+  config.data.node_split = "";
+  CHECK(contains(refused(divided_twice),
+                 "[data.node_split] needed one of the data's node splits: mask, mask_b"));
+  config.data.node_split = "mask_b";
+  CHECK(refused(divided_twice).empty());
+  config.data.node_split = "";
+  NpzArrays without = triangle();
+  for (const char* name : {"train_mask", "valid_mask", "test_mask"}) without.erase(name);
+  CHECK(contains(refused(without), "[data.node_split] needed data that divide their nodes"));
+  CHECK(contains(refused(graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 2, 1})),
+                 "label, node 1] needed a class"));
+  CHECK(refused(graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 0, 1})).empty());
+  const fs::path meshes = test::pack_waves(scratch.path);
+  CHECK(
+      contains(message_of([&] { make_task(config, Dataset::open(meshes)); }), "[task.name] needed data of"));
+}
+
+TEST_CASE("keys of meshes are refused beside classes of nodes, and data.node_split beside meshes") {
+  const ScratchDirectory scratch;
+  Config config = class_config(scratch.path, "graph.mgd");
+  CHECK(message_of([&] { check_config(config); }).empty());
+  config.data.hops = 2;
+  CHECK(contains(message_of([&] { check_config(config); }), "[data.hops]"));
+  config = test::small_config(scratch.path, "waves.mgd");
+  config.data.node_split = "mask";
+  CHECK(contains(message_of([&] { check_config(config); }), "[data.node_split]"));
+}
+
+TEST_CASE("a run on two rings learns them, and a resumed run has its bits") {
+  const ScratchDirectory scratch;
+  Config config = class_config(scratch.path, pack_rings(scratch.path));
+  const TrainResult straight = test::train_here(config);
+  CHECK(std::isfinite(straight.state.last_valid_loss));
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  for (const char* split : {"train", "test"}) {
+    const Evaluation result = evaluate(predictor, {.split = split});
+    REQUIRE(result.metrics.size() == 4);
+    CHECK(result.metrics[0].name == "accuracy");
+    CHECK(result.metrics[0].value >= 0.9);
+    CHECK(result.metrics[1].value < 0.6);
+  }
+  const std::string whole = test::checkpoint_bytes(config.run.dir, "last");
+  const std::string metrics = test::lasting_metrics(config.run.dir);
+  config.run.dir = (scratch.path / "pieces").string();
+  for (const int64_t stop : {7, 9, 13}) {
+    int64_t calls = 0;
+    test::train_here(config, stop != 7, [&] { return ++calls == stop; });
+  }
+  test::train_here(config, true, nullptr, 3);
+  CHECK(test::tensors_of(config) == test::tensors_of(class_config(scratch.path, config.data.path)));
+  CHECK(test::lasting_metrics(config.run.dir) == metrics);
+}
+
+TEST_CASE("recomputed segments leave the bits of a run on a graph") {
+  const ScratchDirectory scratch;
+  Config config = class_config(scratch.path, pack_rings(scratch.path));
+  config.train.steps = 6;
+  test::train_here(config);
+  const auto plain = test::tensors_of(config);
+  config.run.dir = (scratch.path / "recomputed").string();
+  config.recompute.mode = RecomputeMode::block;
+  test::train_here(config);
+  CHECK(test::tensors_of(config) == plain);
+}
+
+TEST_CASE("a device trains on a graph as the CPU does, captured and resumed alike" *
+          doctest::skip(cuda_devices().empty())) {
+  const ScratchDirectory scratch;
+  Config config = class_config(scratch.path, pack_rings(scratch.path, 12));
+  config.train.steps = 4;
+  config.train.validate_every = 2;
+  config.train.log_every = 1;
+  const TrainResult cpu = test::train_here(config);
+  const auto on_device = [&](const std::string& name, GraphsMode graphs, int64_t stop_at) {
+    Config here = config;
+    here.run.dir = (scratch.path / name).string();
+    here.run.device = "cuda";
+    here.graphs = graphs;
+    for (int piece = 0; piece < (stop_at > 0 ? 2 : 1); ++piece) {
+      Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .allocator = here.memory});
+      TrainOptions options;
+      options.resume = piece > 0;
+      int64_t calls = 0;
+      if (stop_at > 0 && piece == 0) options.observer.stop = [&] { return ++calls == stop_at; };
+      const TrainResult result = train(runtime, here, options);
+      if (piece > 0 || stop_at == 0)
+        CHECK(result.state.last_valid_loss == doctest::Approx(cpu.state.last_valid_loss).epsilon(1e-4));
+    }
+    return test::tensors_of(here);
+  };
+  const auto plain = on_device("plain", GraphsMode::off, 0);
+  CHECK(on_device("captured", GraphsMode::capture, 0) == plain);
+  CHECK(on_device("resumed", GraphsMode::capture, 2) == plain);
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// NodeClassification: which class each node of one given graph belongs to. The graph needs neither positions
+// nor frames. A sample is the whole graph: data.node_split says which of its nodes are trained on, validated
+// and tested, and the loss of a split counts its nodes only.
+// Source of the setting: Kipf and Welling, "Semi-supervised classification with graph convolutional networks"
+// (2017), section 3.1.
+#pragma once
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/prediction.h>
+#include <meshgrad/train/learn/task/recomputation.h>
+#include <meshgrad/train/learn/task/task_text.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+struct TrainedModel;  // evaluation.h
+
+class NodeClassification {
+ public:
+  /// data.inputs are f32 fields on nodes; data.targets is one i32 field on nodes, the class of each, from 0.
+  /// Throws ConfigError for other fields, for data of several graphs or frames, for training noise, and where
+  /// data.node_split does not say which node split counts; DataError for a node of a split without a class.
+  NodeClassification(const Dataset& dataset, const Config& config);
+
+  Dataset dataset;
+  ModelSizes sizes;  ///< outputs: classes
+
+  // What train/learn/task/task.h asks of every task.
+  SplitSamples samples(std::string_view split) const;
+  DataError no_samples(std::string_view split) const;
+  DataError no_loss() const { return no_samples("the split that is trained on"); }
+  void read_ahead(std::string_view, const Sample&) const { dataset.read_ahead(split_of_graph_, 0); }
+  TaskDescription describe() const;
+  std::vector<TaskWarning> validate(const Config& config) const;
+  std::string describe_sampling(std::string_view, double) const { return {}; }
+  BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
+  /// The model's inputs, "labels" i32 [nodes], and "mask" u8 [nodes].
+  BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
+  void add_device_inputs(BatchLayout&) const {}
+  void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+             const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
+  /// The nodes of the split, as often as there are samples.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Sum over the nodes of the split of the cross entropy of their class.
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
+                 const Recomputation& recomputation) const;
+  std::vector<GivenTensor> given(const Batch&) const { return {}; }
+  NodeClassification for_validation() const { return *this; }
+  Normalizers online_normalizers() const;
+  Normalizers dataset_normalizers(const NoiseOptions& noise) const;
+  /// Accuracy, that of always saying the most frequent class of the split, and the mean cross entropy.
+  Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
+
+ private:
+  TrajectoryView graph() const { return dataset.trajectory(0); }
+  std::span<const int32_t> labels() const { return graph().field(label_.name).frame_of<int32_t>(0); }
+  /// [nodes]: 1 at the nodes of a split. Throws ConfigError for another name than train, valid and test.
+  std::vector<uint8_t> mask_of(std::string_view split) const;
+
+  std::vector<FieldInfo> inputs_;
+  FieldInfo label_;
+  std::string node_split_;
+  std::string split_of_graph_;  ///< the one that the file has the graph in
+};
+
+}  // namespace meshgrad
