@@ -44,6 +44,10 @@ bool of_earlier_kernel(cudaError_t error) {
     throw device_error(name, needed, "an earlier kernel failed: " + text,
                        "run under compute-sanitizer to find it; the process cannot use this device any more");
   }
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    throw device_error(name, "code for this device in a build for " + architectures(), text,
+                       "build for its compute capability: -DCMAKE_CUDA_ARCHITECTURES");
+  }
   throw device_error(name, needed, text, fix);
 }
 
@@ -112,6 +116,8 @@ std::string why_no_devices() {
   return cudaGetErrorString(error);
 }
 
+std::string architectures() { return MESHGRAD_CUDA_ARCHITECTURES; }
+
 CurrentDevice::CurrentDevice(int device) : device_(device), previous_(device) {
   check(cudaGetDevice(&previous_), "cudaGetDevice");
   if (previous_ != device) check(cudaSetDevice(device), "cudaSetDevice");
@@ -120,7 +126,8 @@ CurrentDevice::~CurrentDevice() {
   if (previous_ != device_) consumed(cudaSetDevice(previous_));
 }
 int multiprocessors(int device) {
-  return attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
+  const int all = attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
+  return tested_multiprocessors(all, all);
 }
 int shared_bytes(int device) {
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
@@ -226,6 +233,11 @@ void* end_capture(int device, void* stream) {
   check(error, "cudaGraphInstantiate");
   return executable;
 }
+bool capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
 void abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
   consumed(cudaStreamEndCapture(stream_of(stream), &graph));
@@ -260,7 +272,7 @@ void start_kernel(const KernelLaunch& launch, void* arguments) {
   shape.stream = stream_of(launch.stream);
   // Its result is of this launch, or of a kernel that failed; cudaGetLastError also has other calls' errors.
   require(cudaLaunchKernelExC(&shape, launch.kernel, &arguments), "a kernel that starts",
-          "see that this build has code for the device: -DCMAKE_CUDA_ARCHITECTURES");
+          "see that `nvidia-smi` works");
 }
 
 bool profiled() noexcept { return profiler_domain() != nullptr; }

@@ -159,6 +159,24 @@ TEST_CASE_FIXTURE(FreshState, "a multiprocessor's shared memory is the device's,
   CHECK(state().pending == cudaSuccess);
 }
 
+TEST_CASE_FIXTURE(FreshState, "tests let kernels use fewer multiprocessors, never more than there are") {
+  CHECK(gpu::multiprocessors(0) == 132);
+  for (const auto& [wanted, used] : {std::pair{"3", 3}, std::pair{"0", 1}, std::pair{"1000", 132}}) {
+    setenv("MESHGRAD_TEST_MULTIPROCESSORS", wanted, 1);
+    CHECK(gpu::multiprocessors(0) == used);
+  }
+  unsetenv("MESHGRAD_TEST_MULTIPROCESSORS");
+}
+
+TEST_CASE_FIXTURE(FreshState, "a device without code is no matter of shared memory") {
+  void* stream = gpu::create_stream(0);
+  state().attribute_error = cudaErrorNoKernelImageForDevice;
+  const std::string text = error_of([&] { start(stream, kLarge); });
+  CHECK(contains(text, "code for this device in a build for 80-real 90-real 90-virtual"));
+  CHECK(contains(text, "-DCMAKE_CUDA_ARCHITECTURES"));
+  gpu::destroy_stream(stream);
+}
+
 TEST_CASE_FIXTURE(FreshState, "why there are no devices") {
   CHECK(gpu::why_no_devices() == "");
   state().driver = 11080;
