@@ -6,7 +6,10 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 
 namespace meshgrad::gpu {
 namespace {
@@ -54,6 +57,33 @@ bool of_earlier_kernel(cudaError_t error) {
 void check(cudaError_t error, const char* call) {
   if (consumed(error) == cudaSuccess) return;
   fail(error, "cuda", std::string(call) + " to succeed", "see that `nvidia-smi` works");
+}
+
+/// What a kernel has been allowed on each device, so that it is asked for once and not per launch.
+class AllowedSharedMemory {
+ public:
+  /// Whether `bytes` are more than what the kernel has on the current device; then it is taken to have them.
+  bool grows(const void* kernel, int bytes) {
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    const std::lock_guard lock(mutex_);
+    int& allowed = allowed_[{kernel, device}];
+    if (bytes <= allowed) return false;
+    allowed = bytes;
+    return true;
+  }
+  void forget(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(allowed_, [&](const auto& entry) { return entry.first.first == kernel; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const void*, int>, int> allowed_;
+};
+AllowedSharedMemory& allowed_shared_memory() {
+  static AllowedSharedMemory allowed;
+  return allowed;
 }
 
 std::string version_text(int version) {
@@ -254,9 +284,11 @@ void destroy_graph(void* graph) noexcept {
 
 void start_kernel(const KernelLaunch& launch, void* arguments) {
   const auto require = [&](cudaError_t error, const std::string& needed, const char* fix) {
-    if (consumed(error) != cudaSuccess) fail(error, launch.name, needed, fix);
+    if (consumed(error) == cudaSuccess) return;
+    allowed_shared_memory().forget(launch.kernel);
+    fail(error, launch.name, needed, fix);
   };
-  if (launch.opts_in) {
+  if (launch.opts_in && allowed_shared_memory().grows(launch.kernel, launch.shared_bytes)) {
     require(
         cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),
         std::to_string(launch.shared_bytes) + " bytes of shared memory per block",

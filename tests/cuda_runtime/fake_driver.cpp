@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver's functions that engine/memory/source_cuda.cpp looks up: one context a device, and virtual
-// memory whose addresses nobody touches.
+// memory whose addresses are not used.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 

@@ -165,6 +165,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t stream) {
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  ++state().attribute_calls;
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) state().carveout = value;
   return result(state().attribute_error);
 }

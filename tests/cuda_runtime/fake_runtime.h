@@ -16,6 +16,7 @@ struct State {
   cudaError_t attribute_error = cudaSuccess;  ///< of cudaFuncSetAttribute
   cudaError_t launch_error = cudaSuccess;
   cudaError_t destroy_error = cudaSuccess;  ///< of everything that frees or destroys
+  int attribute_calls = 0;                  ///< of cudaFuncSetAttribute
   int carveout = -1;                        ///< that the last kernel asked for, in percent
   std::vector<std::string> calls;           ///< "cudaMalloc on 1": calls for which the current device counts
   bool virtual_memory = true;               ///< whether the devices have its management

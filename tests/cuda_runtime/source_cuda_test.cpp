@@ -20,7 +20,7 @@ using fake_cuda::state;
 constexpr int64_t kBytes = int64_t{4} << 20;
 constexpr const char* kCalls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
 
-TEST_CASE("a mapping that the driver refuses half-way leaves nothing behind") {
+TEST_CASE("a mapping refused half-way leaves no memory") {
   state() = {};
   const auto source = make_cuda_virtual_memory(0);
   REQUIRE(source != nullptr);
@@ -47,7 +47,7 @@ TEST_CASE("a mapping that the driver refuses half-way leaves nothing behind") {
   source->release(address, 2 * kBytes);
 }
 
-TEST_CASE("an allocation that the driver refuses is out of memory, and a later one succeeds") {
+TEST_CASE("after a refused allocation a later one succeeds") {
   state() = {};
   for (const char* const call : kCalls) {
     CAPTURE(std::string(call));
@@ -63,7 +63,7 @@ TEST_CASE("an allocation that the driver refuses is out of memory, and a later o
   CHECK(state().mappings == 0);
 }
 
-TEST_CASE("a device without virtual memory has cudaMalloc's, and the log says so once") {
+TEST_CASE("devices without virtual memory use cudaMalloc, and log it") {
   state() = {};
   state().virtual_memory = false;
   CHECK(make_cuda_virtual_memory(0) == nullptr);
