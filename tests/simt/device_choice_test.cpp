@@ -64,7 +64,7 @@ TEST_CASE("code for a device: its instructions, or PTX of an older one") {
   CHECK(code_for(90, "") == Code::none);
 }
 
-TEST_CASE("a device without code is refused, with the option that adds it") {
+TEST_CASE("a device without code is refused with the option to add it") {
   const Build build("90-real");
   simt::set_compute_capability(80, 0);
   for (const std::string& error :
@@ -101,7 +101,7 @@ TEST_CASE("a driver that compiles kernels is logged") {
   CHECK(contains(messages.front(), "cuda:0 has compute capability 12.0, for which this build has PTX only"));
 }
 
-TEST_CASE("without virtual memory a device's memory is cudaMalloc's, and the log says so") {
+TEST_CASE("devices without virtual memory use cudaMalloc, and log it") {
   const Build build("native");
   simt::set_virtual_memory(false);
   const std::vector<std::string> messages = messages_of_runtime(kFirst);

@@ -95,35 +95,6 @@ TEST_CASE("every planted bug is found, for every seed") {
   check_found(planted::copy_bugs());
 }
 
-/// The largest |out[i] - expected[i]|, with this many multiprocessors.
-float largest_error(const char* multiprocessors, int count, const std::vector<float>& expected,
-                    void (*start)(const Stream&, const float*, float*, int), const std::vector<float>& values) {
-  setenv("MESHGRAD_TEST_MULTIPROCESSORS", multiprocessors, 1);
-  OwnStream stream;
-  DeviceArray<float> in(values, stream);
-  DeviceArray<float> out(count);
-  start(stream.stream, in.data, out.data, count);
-  const std::vector<float> found = out.host(stream);
-  unsetenv("MESHGRAD_TEST_MULTIPROCESSORS");
-  float largest = 0.0f;
-  for (size_t i = 0; i < found.size(); ++i) largest = std::max(largest, std::abs(found[i] - expected[i]));
-  return largest;
-}
-
-TEST_CASE("an error of second rounds shows on few multiprocessors alone") {
-  const std::vector<float> values = random_floats(kFloats, 5);
-  std::vector<float> expected = values;
-  for (float& x : expected) x += 1.0f;
-  CHECK(largest_error("132", kFloats, expected, planted::wrong_second_round, values) == 0.0f);
-  CHECK(largest_error("3", kFloats, expected, planted::wrong_second_round, values) > 0.1f);
-}
-
-TEST_CASE("a register that was never written holds no likely value") {
-  const std::vector<float> values(64, 1.0f);
-  const std::vector<float> expected(64, 16.0f);
-  CHECK(largest_error("3", 64, expected, planted::sum_of_half_a_warp, values) > 1e30f);
-}
-
 TEST_CASE("messages name threads and lines") {
   OwnStream stream;
   DeviceArray<float> in(random_floats(kFloats, 1), stream);
