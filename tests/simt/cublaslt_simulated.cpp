@@ -6,18 +6,16 @@
 // device, and what a capture forbids: making a handle, and an algorithm's first run, which loads its kernel.
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/cublaslt_library.h>
-#include <meshgrad/kernels/cuda/simt.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <set>
-#include <vector>
 
 #include "arena.h"
 #include "device.h"
+#include "gemm_loops.h"
 #include "streams.h"
 
 namespace meshgrad::cuda {
@@ -223,82 +221,28 @@ cublasStatus_t check(cublasLtHandle_t, cublasLtMatmulDesc_t description, cublasL
   return CUBLAS_STATUS_SUCCESS;
 }
 
-struct Operand {
-  const void* data;
-  int64_t row_step, column_step;
-};
-
-/// As tensor cores read f32 operands: rounded to 10 bits of fraction, to nearest even.
-float rounded_to_tf32(float x) {
-  constexpr uint32_t kDropped = 13;
-  const auto bits = std::bit_cast<uint32_t>(x);
-  const uint32_t half = (1u << (kDropped - 1)) - 1 + (bits >> kDropped & 1u);
-  return std::isfinite(x) ? std::bit_cast<float>((bits + half) >> kDropped << kDropped) : x;
-}
-
-struct Sizes {
-  int64_t m, n, k;
-};
-
-/// c = a b, row by row: the rows of b in the inner loop, so that the host's compiler makes vectors of it.
-template <class In, class Out>
-void multiply_rows(const Operand& a, const Operand& b, const Out* bias, Out* c, const Sizes& s,
-                   bool accumulate, bool tf32) {
-  const auto operand = [&](In x) {
-    const auto wide_x = static_cast<float>(x);
-    return tf32 ? rounded_to_tf32(wide_x) : wide_x;
-  };
-  std::vector<float> wide(static_cast<size_t>(s.k * s.n));
-  for (int64_t l = 0; l < s.k; ++l) {
-    for (int64_t j = 0; j < s.n; ++j) {
-      wide[static_cast<size_t>(l * s.n + j)] =
-          operand(static_cast<const In*>(b.data)[l * b.row_step + j * b.column_step]);
-    }
-  }
-  std::vector<float> sums(static_cast<size_t>(s.n));
-  for (int64_t i = 0; i < s.m; ++i) {
-    std::fill(sums.begin(), sums.end(), 0.0f);
-    for (int64_t l = 0; l < s.k; ++l) {
-      const auto factor = operand(static_cast<const In*>(a.data)[i * a.row_step + l * a.column_step]);
-      const float* row = wide.data() + l * s.n;
-      for (int64_t j = 0; j < s.n; ++j) sums[static_cast<size_t>(j)] += factor * row[j];
-    }
-    Out* const to = c + i * s.n;
-    for (int64_t j = 0; j < s.n; ++j) {
-      float sum = sums[static_cast<size_t>(j)];
-      if (bias != nullptr) sum += static_cast<float>(bias[j]);
-      if (accumulate) sum += static_cast<float>(to[j]);
-      to[j] = static_cast<Out>(sum);
-    }
-  }
-}
-
-template <class Body>
-void dispatch(cudaDataType type, Body&& body) {
-  if (type == CUDA_R_16F) return body.template operator()<half>();
-  if (type == CUDA_R_16BF) return body.template operator()<bfloat16>();
-  body.template operator()<float>();
+DType dtype_of(cudaDataType type) {
+  return type == CUDA_R_16F ? DType::f16 : type == CUDA_R_16BF ? DType::bf16 : DType::f32;
 }
 
 /// The column-major d^T = op(a) op(b) is the row-major d = op(b)^T op(a)^T.
 void start(const Problem& problem, const void* a, const void* b, void* d, bool accumulate, void* stream) {
   const auto operand = [](const Layout& layout, const void* data, bool transposed) {
-    return transposed ? Operand{data, 1, layout.leading} : Operand{data, layout.leading, 1};
+    return transposed ? simt::GemmOperand{data, 1, layout.leading}
+                      : simt::GemmOperand{data, layout.leading, 1};
   };
-  const Operand first = operand(problem.b, b, problem.how.transpose_b == CUBLAS_OP_T),
-                second = operand(problem.a, a, problem.how.transpose_a == CUBLAS_OP_T);
-  const Sizes sizes{static_cast<int64_t>(problem.d.columns), static_cast<int64_t>(problem.d.rows),
-                    static_cast<int64_t>(problem.inner_of_a())};
-  const bool tf32 = problem.how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  const void* const bias = problem.bias() ? problem.how.bias : nullptr;
-  dispatch(problem.a.type, [&]<class In>() {
-    dispatch(problem.d.type, [&]<class Out>() {
-      simt::launch("cuBLASLt (not covered)", 1, 1, 0, stream, [=] {
-        multiply_rows<In, Out>(first, second, static_cast<const Out*>(bias), static_cast<Out*>(d), sizes,
-                               accumulate, tf32);
-      });
-    });
-  });
+  simt::start_gemm({.a = operand(problem.b, b, problem.how.transpose_b == CUBLAS_OP_T),
+                    .b = operand(problem.a, a, problem.how.transpose_a == CUBLAS_OP_T),
+                    .bias = problem.bias() ? problem.how.bias : nullptr,
+                    .c = d,
+                    .m = static_cast<int64_t>(problem.d.columns),
+                    .n = static_cast<int64_t>(problem.d.rows),
+                    .k = static_cast<int64_t>(problem.inner_of_a()),
+                    .in = dtype_of(problem.a.type),
+                    .out = dtype_of(problem.d.type),
+                    .accumulate = accumulate,
+                    .tf32 = problem.how.compute == CUBLAS_COMPUTE_32F_FAST_TF32},
+                   stream);
 }
 
 cublasStatus_t multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
