@@ -84,7 +84,7 @@ Runtime::Runtime(RuntimeOptions options)
       autotune_(options.autotune),
       tf32_(options.tf32),
       wgmma_(options.wgmma) {
-  if (stream_.on_gpu()) check_code(device(), log_);
+  if (stream_.on_gpu() && !stream_.dry()) check_code(device(), log_);
 }
 
 void Runtime::log_once(LogLevel level, const std::string& text) {
