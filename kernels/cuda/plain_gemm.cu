@@ -54,7 +54,7 @@ __global__ void plain_gemm_kernel(PlainGemm<In, Out> args) {
     load_tile(a, args.a, row0, k0, args.k);
     load_tile(b, args.b, column0, k0, args.k);
     __syncthreads();
-#pragma unroll
+#pragma unroll 4
     for (int depth = 0; depth < kDepth; ++depth) {
       float right[kOfThread];
 #pragma unroll
@@ -105,7 +105,7 @@ void plain_gemm(const Gemm& args, const Stream& stream) {
   const GemmSizes sizes = sizes_of(args);
   const int64_t column_tiles = blocks_for(sizes.n, kTile);
   dispatch_gpu_storage(args.a.dtype(), [&]<class In>() {
-    dispatch_gpu_storage(args.c.dtype(), [&]<class Out>() {
+    const auto start = [&]<class Out>() {
       const int64_t a_width = args.a.width(), b_width = args.b.width();
       const PlainOperand<In> a{args.a.data<In>(), sizes.m, args.transpose_a ? 1 : a_width,
                                args.transpose_a ? a_width : 1};
@@ -113,9 +113,11 @@ void plain_gemm(const Gemm& args, const Stream& stream) {
                                args.transpose_b ? 1 : b_width};
       launch("plain_gemm", plain_gemm_kernel<In, Out>,
              {.blocks = blocks_for(sizes.m, kTile) * column_tiles, .threads = kSide * kSide}, stream,
-             PlainGemm<In, Out>{a, b, args.bias.defined() ? args.bias.data<Out>() : nullptr,
-                                args.c.data<Out>(), sizes.k, column_tiles, args.accumulate});
-    });
+             PlainGemm<In, Out>{a, b, args.bias.data_or_null<Out>(), args.c.data<Out>(), sizes.k,
+                                column_tiles, args.accumulate});
+    };
+    if (args.c.dtype() == args.a.dtype()) return start.template operator()<In>();
+    start.template operator()<float>();
   });
 }
 

@@ -121,7 +121,7 @@ __global__ void read_before_the_begin(Data data) {
   data.out[threadIdx.x] = data.in[static_cast<int>(threadIdx.x) - 1];
 }
 __global__ void vector_past_the_end(Data data) {
-  const auto* vectors = reinterpret_cast<const Vector<float>*>(data.in + 1);
+  const auto* vectors = reinterpret_cast<const Vector<float>*>(data.in + 4);
   data.out[threadIdx.x] = vectors[threadIdx.x].v[3];
 }
 __global__ void past_fixed_array(Data data) {
