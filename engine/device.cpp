@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 
 namespace meshgrad {
@@ -18,7 +19,52 @@ namespace {
 
 constexpr int kMinCapability = 8;  // what the kernels are compiled for
 
+/// One architecture: a number, perhaps a letter, and "-real" or "-virtual" or both without. A number with an
+/// "a" is for that device only.
+gpu::Code code_of(int capability, std::string_view architecture) {
+  int number = 0;
+  const char* const last = architecture.data() + architecture.size();
+  const auto [end, error] = std::from_chars(architecture.data(), last, number);
+  if (error != std::errc()) return gpu::Code::binary;  // "native", "all", "all-major"
+  const std::string_view rest(end, static_cast<size_t>(last - end));
+  if (rest.starts_with("a")) return number == capability ? gpu::Code::binary : gpu::Code::none;
+  const bool real = !rest.ends_with("-virtual"), ptx = !rest.ends_with("-real");
+  if (real && number / 10 == capability / 10 && number <= capability) return gpu::Code::binary;
+  return ptx && number <= capability ? gpu::Code::ptx : gpu::Code::none;
+}
+
+/// Why this build cannot use the device; empty if it can.
+std::string why_unusable(const CudaDevice& device) {
+  const std::string it =
+      fmt::format("{} has compute capability {}.{}", device.name, device.major, device.minor);
+  if (device.major < kMinCapability) return fmt::format("{}, less than {}.0", it, kMinCapability);
+  if (gpu::code_for(10 * device.major + device.minor, gpu::architectures()) != gpu::Code::none) return {};
+  return fmt::format("{}, and this build has code for {}", it, gpu::architectures());
+}
+
+/// What to do about it.
+std::string fix_for(const CudaDevice& device) {
+  if (device.major < kMinCapability) return "choose auto or cpu";
+  return fmt::format("build with -DCMAKE_CUDA_ARCHITECTURES={}{}, or choose auto or cpu", device.major,
+                     device.minor);
+}
+
 }  // namespace
+
+int gpu::tested_multiprocessors(int usual, int most) {
+  const char* const wanted = std::getenv("MESHGRAD_TEST_MULTIPROCESSORS");
+  return wanted != nullptr ? std::clamp(std::atoi(wanted), 1, most) : usual;
+}
+
+gpu::Code gpu::code_for(int capability, std::string_view architectures) {
+  Code best = Code::none;
+  while (!architectures.empty()) {
+    const size_t end = std::min(architectures.find(' '), architectures.size());
+    if (end > 0) best = std::max(best, code_of(capability, architectures.substr(0, end)));
+    architectures.remove_prefix(std::min(end + 1, architectures.size()));
+  }
+  return best;
+}
 
 std::string name_of(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
@@ -69,21 +115,27 @@ Device resolve_device(const std::string& word, std::string* note, std::string_vi
                              : "build with -DMESHGRAD_CUDA=ON, or choose auto or cpu");
     }
     const CudaDevice& device = devices[static_cast<size_t>(index)];
-    if (device.major < kMinCapability) {
-      throw device_error(option, fmt::format("compute capability {}.0 or more", kMinCapability),
-                         fmt::format("{} with {}.{}", device.name, device.major, device.minor), "choose cpu");
-    }
+    const std::string why = why_unusable(device);
+    if (!why.empty())
+      throw device_error(option, "a device that this build has code for", why, fix_for(device));
     return {DeviceKind::cuda, index};
   }
-  if (word == "cpu" || devices.empty() || devices.front().major < kMinCapability) {
-    if (word == "auto" && note != nullptr) {
-      *note = devices.empty() ? fmt::format("device: cpu ({})", gpu::why_no_devices())
-                              : fmt::format("device: cpu ({} is too old)", devices.front().name);
+  if (word == "cpu") return Device{};
+  std::string skipped = devices.empty() ? gpu::why_no_devices() : "";
+  for (size_t i = 0; i < devices.size(); ++i) {
+    const std::string why = why_unusable(devices[i]);
+    if (why.empty()) {
+      const Device chosen{DeviceKind::cuda, static_cast<int>(i)};
+      if (note != nullptr) {
+        *note = fmt::format("device: {} ({}{}{})", name_of(chosen), devices[i].name,
+                            skipped.empty() ? "" : "; ", skipped);
+      }
+      return chosen;
     }
-    return Device{};
+    skipped += (skipped.empty() ? "" : "; ") + why;
   }
-  if (note != nullptr) *note = fmt::format("device: cuda:0 ({})", devices.front().name);
-  return {DeviceKind::cuda, 0};
+  if (note != nullptr) *note = fmt::format("device: cpu ({})", skipped);
+  return Device{};
 }
 
 }  // namespace meshgrad

@@ -38,9 +38,9 @@ int available_cpus();
 /// groups' limit where that is lower.
 int64_t available_memory();
 
-/// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line
-/// saying what was chosen and why. Throws DeviceError when a named device is absent, too old, or not
-/// supported by the build, InvalidArgument for another word; `option` is what errors call the setting.
+/// Resolves `"cpu"`, `"cuda"`, `"cuda:N"` or `"auto"`, the first CUDA device with code in this build. Of it,
+/// `note` receives one line on what was chosen and why. Throws DeviceError for a named device that is absent,
+/// too old or without code, InvalidArgument for another word; `option` names the setting.
 Device resolve_device(const std::string& word, std::string* note = nullptr,
                       std::string_view option = "run.device");
 

@@ -8,6 +8,7 @@
 #include <meshgrad/engine/device.h>
 
 #include <string>
+#include <string_view>
 
 namespace meshgrad::gpu {
 
@@ -17,6 +18,13 @@ std::vector<CudaDevice> devices();
 /// Why devices() is empty, for messages: "a build without CUDA", "a driver of CUDA 12.4, older than CUDA 13.0
 /// of this build". Empty when there are devices.
 std::string why_no_devices();
+/// What kernels were compiled for, as CMAKE_CUDA_ARCHITECTURES names it: "80-real 90-real 90-virtual". Empty
+/// in a build without CUDA.
+std::string architectures();
+/// What a build for these architectures has for a device: nothing, PTX that its driver compiles at first use,
+/// or instructions. `capability` as of compute_capability.
+enum class Code : uint8_t { none, ptx, binary };
+Code code_for(int capability, std::string_view architectures);
 /// While it lives, `device` is the calling thread's current device; then the previous one is again. CUDA
 /// needs that for launches and for whatever is created. The functions below that take a device do it
 /// themselves.
@@ -35,8 +43,11 @@ inline constexpr int kPlannedMultiprocessors = 132;
 inline constexpr int kPlannedSharedBytes = 227 * 1024;
 inline constexpr int kPlannedCapability = 90;
 /// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device,
-/// kPlannedMultiprocessors.
+/// kPlannedMultiprocessors. Tests let kernels use fewer, see tested_multiprocessors.
 int multiprocessors(int device);
+/// What the variable MESHGRAD_TEST_MULTIPROCESSORS says, from 1 to `most`; without it, `usual`. With few of
+/// them, blocks of small problems take several rounds, as they do of large ones.
+int tested_multiprocessors(int usual, int most);
 /// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes.
 int shared_bytes(int device);
 /// Shared memory of a multiprocessor, and what the system takes of it for each resident thread block.
@@ -91,6 +102,7 @@ void free(void* memory) noexcept;
 /// graph.
 void begin_capture(void* stream);
 void* end_capture(int device, void* stream);
+bool capturing(void* stream);
 /// Ends a capture that failed and discards it.
 void abandon_capture(void* stream) noexcept;
 void launch_graph(int device, void* graph, void* stream);

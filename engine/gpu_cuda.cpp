@@ -6,7 +6,10 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 
 namespace meshgrad::gpu {
 namespace {
@@ -44,12 +47,43 @@ bool of_earlier_kernel(cudaError_t error) {
     throw device_error(name, needed, "an earlier kernel failed: " + text,
                        "run under compute-sanitizer to find it; the process cannot use this device any more");
   }
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    throw device_error(name, "code for this device in a build for " + architectures(), text,
+                       "build for its compute capability: -DCMAKE_CUDA_ARCHITECTURES");
+  }
   throw device_error(name, needed, text, fix);
 }
 
 void check(cudaError_t error, const char* call) {
   if (consumed(error) == cudaSuccess) return;
   fail(error, "cuda", std::string(call) + " to succeed", "see that `nvidia-smi` works");
+}
+
+/// What a kernel has been allowed on each device, so that it is asked for once and not per launch.
+class AllowedSharedMemory {
+ public:
+  /// Whether `bytes` are more than what the kernel has on the current device; then it is taken to have them.
+  bool grows(const void* kernel, int bytes) {
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    const std::lock_guard lock(mutex_);
+    int& allowed = allowed_[{kernel, device}];
+    if (bytes <= allowed) return false;
+    allowed = bytes;
+    return true;
+  }
+  void forget(const void* kernel) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(allowed_, [&](const auto& entry) { return entry.first.first == kernel; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const void*, int>, int> allowed_;
+};
+AllowedSharedMemory& allowed_shared_memory() {
+  static AllowedSharedMemory allowed;
+  return allowed;
 }
 
 std::string version_text(int version) {
@@ -112,6 +146,8 @@ std::string why_no_devices() {
   return cudaGetErrorString(error);
 }
 
+std::string architectures() { return MESHGRAD_CUDA_ARCHITECTURES; }
+
 CurrentDevice::CurrentDevice(int device) : device_(device), previous_(device) {
   check(cudaGetDevice(&previous_), "cudaGetDevice");
   if (previous_ != device) check(cudaSetDevice(device), "cudaSetDevice");
@@ -120,7 +156,8 @@ CurrentDevice::~CurrentDevice() {
   if (previous_ != device_) consumed(cudaSetDevice(previous_));
 }
 int multiprocessors(int device) {
-  return attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
+  const int all = attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
+  return tested_multiprocessors(all, all);
 }
 int shared_bytes(int device) {
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
@@ -226,6 +263,11 @@ void* end_capture(int device, void* stream) {
   check(error, "cudaGraphInstantiate");
   return executable;
 }
+bool capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
 void abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
   consumed(cudaStreamEndCapture(stream_of(stream), &graph));
@@ -242,9 +284,11 @@ void destroy_graph(void* graph) noexcept {
 
 void start_kernel(const KernelLaunch& launch, void* arguments) {
   const auto require = [&](cudaError_t error, const std::string& needed, const char* fix) {
-    if (consumed(error) != cudaSuccess) fail(error, launch.name, needed, fix);
+    if (consumed(error) == cudaSuccess) return;
+    allowed_shared_memory().forget(launch.kernel);
+    fail(error, launch.name, needed, fix);
   };
-  if (launch.opts_in) {
+  if (launch.opts_in && allowed_shared_memory().grows(launch.kernel, launch.shared_bytes)) {
     require(
         cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),
         std::to_string(launch.shared_bytes) + " bytes of shared memory per block",
@@ -260,7 +304,7 @@ void start_kernel(const KernelLaunch& launch, void* arguments) {
   shape.stream = stream_of(launch.stream);
   // Its result is of this launch, or of a kernel that failed; cudaGetLastError also has other calls' errors.
   require(cudaLaunchKernelExC(&shape, launch.kernel, &arguments), "a kernel that starts",
-          "see that this build has code for the device: -DCMAKE_CUDA_ARCHITECTURES");
+          "see that `nvidia-smi` works");
 }
 
 bool profiled() noexcept { return profiler_domain() != nullptr; }

@@ -25,6 +25,7 @@ namespace gpu {
 bool built() noexcept { return false; }
 std::vector<CudaDevice> devices() { return {}; }
 std::string why_no_devices() { return "a build without CUDA"; }
+std::string architectures() { return {}; }
 CurrentDevice::CurrentDevice(int) : device_(0), previous_(0) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
 int multiprocessors(int) { return kPlannedMultiprocessors; }
@@ -50,6 +51,7 @@ void* allocate(int, int64_t) { refuse(); }
 void free(void*) noexcept {}
 void begin_capture(void*) { refuse(); }
 void* end_capture(int, void*) { refuse(); }
+bool capturing(void*) { refuse(); }
 void abandon_capture(void*) noexcept {}
 void launch_graph(int, void*, void*) { refuse(); }
 void destroy_graph(void*) noexcept {}

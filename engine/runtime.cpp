@@ -6,6 +6,8 @@
 #include <meshgrad/engine/memory/source_cuda.h>
 #include <meshgrad/engine/runtime.h>
 
+#include <fmt/format.h>
+
 namespace meshgrad {
 namespace {
 
@@ -19,7 +21,33 @@ std::shared_ptr<MemorySource> memory_of(const RuntimeOptions& options) {
     return std::make_shared<SimulatedMemorySource>(kDryCapacity, expandable, int64_t{2} << 20, device);
   }
   if (device.kind == DeviceKind::cpu) return make_host_memory();
-  return expandable ? make_cuda_virtual_memory(device.index) : make_cuda_memory(device.index);
+  if (!expandable) return make_cuda_memory(device.index);
+  if (auto source = make_cuda_virtual_memory(device.index)) return source;
+  if (options.log) {
+    options.log(LogLevel::warning, fmt::format("{} has no virtual memory management: its memory comes from "
+                                               "cudaMalloc, in segments that do not grow",
+                                               name_of(device)));
+  }
+  return make_cuda_memory(device.index);
+}
+
+/// Refuses a device without code before its first kernel, and says when the driver compiles kernels.
+void check_code(Device device, const LogSink& log) {
+  const int capability = gpu::compute_capability(device.index);
+  const std::string built = gpu::architectures();
+  const gpu::Code code = gpu::code_for(capability, built);
+  if (code == gpu::Code::binary) return;
+  const std::string its = fmt::format("compute capability {}.{}", capability / 10, capability % 10);
+  if (code == gpu::Code::none) {
+    throw device_error(name_of(device), "code for " + its, "a build for " + built,
+                       fmt::format("build with -DCMAKE_CUDA_ARCHITECTURES={}", capability));
+  }
+  if (!log) return;
+  log(LogLevel::info,
+      fmt::format(
+          "{} has {}, for which this build has PTX only: the driver compiles each kernel before its first "
+          "run, once; a build with -DCMAKE_CUDA_ARCHITECTURES={} starts at once",
+          name_of(device), its, capability));
 }
 
 std::shared_ptr<void> make_stream(const RuntimeOptions& options) {
@@ -55,7 +83,9 @@ Runtime::Runtime(RuntimeOptions options)
       log_(std::move(options.log)),
       autotune_(options.autotune),
       tf32_(options.tf32),
-      wgmma_(options.wgmma) {}
+      wgmma_(options.wgmma) {
+  if (stream_.on_gpu() && !stream_.dry()) check_code(device(), log_);
+}
 
 void Runtime::log_once(LogLevel level, const std::string& text) {
   {

@@ -223,20 +223,21 @@ CUmemAllocationProp memory_of(Device device) {
 class CudaVirtualMemorySource final : public MemorySource {
  public:
   explicit CudaVirtualMemorySource(int device) : context_(device), events_(context_) {
-    int supported = 0;
-    context_.check(
-        driver_.device_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
-        "cuDeviceGetAttribute");
-    if (supported == 0) {
-      throw device_error("memory.expandable_segments", "a device with virtual memory management",
-                         name_of(context_.device()) + ", which has none", "set expandable_segments to false");
-    }
     size_t smallest = 0;
     context_.check(driver_.granularity(&smallest, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                    "cuMemGetAllocationGranularity");
     const auto unit = static_cast<int64_t>(smallest);
     granularity_ = (kPage + unit - 1) / unit * unit;
     capacity_ = total_memory(context_);
+  }
+
+  static bool supported(int device) {
+    const Context context(device);
+    int supported = 0;
+    context.check(context.driver().device_attribute(
+                      &supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
+                  "cuDeviceGetAttribute");
+    return supported != 0;
   }
 
   Device device() const override { return context_.device(); }
@@ -320,6 +321,7 @@ void free_memory(const Context& context, void* memory) {
 }  // namespace
 
 std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device) {
+  if (!CudaVirtualMemorySource::supported(device)) return nullptr;
   return std::make_shared<CudaVirtualMemorySource>(device);
 }
 

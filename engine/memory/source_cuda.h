@@ -12,8 +12,9 @@
 
 namespace meshgrad {
 
-/// CUDA virtual memory (cuMemMap): expandable, one physical handle per mapping. Throws DeviceError when there
-/// is no such device, when it has no virtual memory management, or in a build without CUDA.
+/// CUDA virtual memory (cuMemMap): expandable, one physical handle per mapping. Null when the device has
+/// none, as in some virtual machines. Throws DeviceError when there is no such device, or in a build without
+/// CUDA.
 std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device);
 
 /// Plain cudaMalloc and cudaFree, not expandable: for libraries that cannot register mapped memory, and

@@ -4,8 +4,9 @@
 //
 // f32 is multiplied in f32 or, with RuntimeOptions::tf32, rounded to TF32; all accumulate in f32. The
 // algorithm is the library's heuristic choice or, with RuntimeOptions::autotune, the fastest of its best
-// candidates, measured once and cached on disk. The same algorithm gives the same bits in every run. Throws
-// DeviceError when cuBLASLt is missing or returns an error.
+// candidates, measured once and cached on disk. The same algorithm gives the same bits in every run. Where
+// the library has no algorithm, plain_gemm multiplies, and the Runtime's log says so. Throws DeviceError when
+// cuBLASLt is missing or returns an error.
 #pragma once
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // gemm by cuBLASLt. Each Runtime has a handle and a cache of prepared calls: descriptors, layouts and the
 // chosen algorithm of one shape. The algorithm is found in this order: the prepared call of the same shape,
-// the choices on disk of similar shapes, measurements (with autotune), the library's heuristic.
-#include <cublasLt.h>
-#include <cuda_runtime_api.h>
+// the choices on disk of similar shapes, measurements (with autotune), the library's heuristic. Where the
+// library has no algorithm, the bias is added apart from the product; if it has none without a bias,
+// plain_gemm multiplies.
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/launch_trace.h>
-#include <meshgrad/engine/loaded_library.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/kernels/cuda/cublaslt_library.h>
 #include <meshgrad/kernels/cuda/gemm.h>
+#include <meshgrad/kernels/cuda/plain_gemm.h>
 #include <meshgrad/kernels/gemm_tuning.h>
 
 #include <algorithm>
@@ -28,63 +29,18 @@ constexpr auto kMaxWorkspaceBytes = static_cast<size_t>(kMaxGemmWorkspaceBytes);
 constexpr int kCandidates = 8;  // algorithms that autotuning measures
 constexpr size_t kMaxCachedGemms = 512;
 constexpr int kTimedRuns = 5;
-constexpr int kCudaMajor = CUDART_VERSION / 1000;  // cuBLASLt of another one has another interface
-
-/// The functions of libcublasLt that are used here.
-struct Library {
-  decltype(&cublasLtGetVersion) version = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) create_description = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) destroy_description = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) set_attribute = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) create_layout = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) candidates = nullptr;
-  decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
-  decltype(&cublasLtMatmul) multiply = nullptr;
-};
-
-/// Opened by name instead of linked: programs without a GPU run without cuBLASLt.
-Library load_library() {
-  const std::string name = fmt::format("libcublasLt.so.{}", kCudaMajor);
-  LoadedLibrary file({name, "/usr/local/cuda/lib64/" + name});
-  Library library;
-  file.load(library.version, "cublasLtGetVersion");
-  file.load(library.create, "cublasLtCreate");
-  file.load(library.destroy, "cublasLtDestroy");
-  file.load(library.create_description, "cublasLtMatmulDescCreate");
-  file.load(library.destroy_description, "cublasLtMatmulDescDestroy");
-  file.load(library.set_attribute, "cublasLtMatmulDescSetAttribute");
-  file.load(library.create_layout, "cublasLtMatrixLayoutCreate");
-  file.load(library.destroy_layout, "cublasLtMatrixLayoutDestroy");
-  file.load(library.create_preference, "cublasLtMatmulPreferenceCreate");
-  file.load(library.destroy_preference, "cublasLtMatmulPreferenceDestroy");
-  file.load(library.set_preference, "cublasLtMatmulPreferenceSetAttribute");
-  file.load(library.candidates, "cublasLtMatmulAlgoGetHeuristic");
-  file.load(library.check, "cublasLtMatmulAlgoCheck");
-  file.load(library.multiply, "cublasLtMatmul");
-  if (!file.missing().empty())
-    throw device_error(
-        "gemm", name, file.missing(),
-        fmt::format("install cuBLAS of CUDA {}, or put its folder on LD_LIBRARY_PATH", kCudaMajor));
-  return library;
-}
-
-/// Loaded once a process, as shared libraries are.
-const Library& library() {
-  static const Library loaded = load_library();
-  return loaded;
-}
 
 void require(cublasStatus_t status, std::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw device_error("gemm", fmt::format("{} to succeed", call),
                      fmt::format("cuBLAS status {}", static_cast<int>(status)),
-                     fmt::format("see that the driver and cuBLAS are of CUDA {}", kCudaMajor));
+                     fmt::format("see that the driver and cuBLAS are of CUDA {}", CUBLAS_VER_MAJOR));
+}
+
+/// The library cannot do what was asked, and has done nothing.
+bool declined(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -105,6 +61,7 @@ cudaDataType_t type_of(DType dtype) {
 struct PreparedGemm {
   using Owned = std::shared_ptr<void>;
   Owned description, first, second, result;
+  bool has_algorithm = false;  ///< else the library has none
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace = 0;
 };
@@ -112,10 +69,12 @@ struct PreparedGemm {
 /// The row-major [rows, width] as the column-major [width, rows] with leading dimension `width`.
 PreparedGemm::Owned layout_of(const Tensor& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
-  require(library().create_layout(&layout, type_of(matrix.dtype()), static_cast<uint64_t>(matrix.width()),
-                                  static_cast<uint64_t>(matrix.rows()), matrix.width()),
+  require(cublaslt_library().create_layout(&layout, type_of(matrix.dtype()),
+                                           static_cast<uint64_t>(matrix.width()),
+                                           static_cast<uint64_t>(matrix.rows()), matrix.width()),
           "cublasLtMatrixLayoutCreate");
-  return {layout, [](void* made) { library().destroy_layout(static_cast<cublasLtMatrixLayout_t>(made)); }};
+  return {layout,
+          [](void* made) { cublaslt_library().destroy_layout(static_cast<cublasLtMatrixLayout_t>(made)); }};
 }
 
 template <class Handle>
@@ -126,8 +85,8 @@ Handle of(const PreparedGemm::Owned& owned) {
 template <class Value>
 void set_attribute(const PreparedGemm& prepared, cublasLtMatmulDescAttributes_t attribute,
                    const Value& value) {
-  require(library().set_attribute(of<cublasLtMatmulDesc_t>(prepared.description), attribute, &value,
-                                  sizeof value),
+  require(cublaslt_library().set_attribute(of<cublasLtMatmulDesc_t>(prepared.description), attribute, &value,
+                                           sizeof value),
           "cublasLtMatmulDescSetAttribute");
 }
 
@@ -137,11 +96,11 @@ PreparedGemm describe_gemm(const Gemm& args, bool tf32) {
   PreparedGemm prepared;
   cublasLtMatmulDesc_t description = nullptr;
   const bool rounds = tf32 && args.a.dtype() == DType::f32;
-  require(library().create_description(
+  require(cublaslt_library().create_description(
               &description, rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
   prepared.description = {description, [](void* made) {
-                            library().destroy_description(static_cast<cublasLtMatmulDesc_t>(made));
+                            cublaslt_library().destroy_description(static_cast<cublasLtMatmulDesc_t>(made));
                           }};
   set_attribute(prepared, CUBLASLT_MATMUL_DESC_TRANSA, args.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set_attribute(prepared, CUBLASLT_MATMUL_DESC_TRANSB, args.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -190,31 +149,38 @@ class CublasLt {
  public:
   explicit CublasLt(const Runtime& runtime) : device_(runtime.device().index) {
     const gpu::CurrentDevice current(device_);
-    require(library().create(&handle_), "cublasLtCreate");
+    require(cublaslt_library().create(&handle_), "cublasLtCreate");
     if (!runtime.autotune()) return;
     const std::string device = gpu::devices().at(static_cast<size_t>(device_)).name;
-    choices_ =
-        GemmChoices(gemm_choices_file(device), fmt::format("{}, cuBLASLt {}", device, library().version()));
+    choices_ = GemmChoices(gemm_choices_file(device),
+                           fmt::format("{}, cuBLASLt {}", device, cublaslt_library().version()));
     if (!choices_.problem().empty())
       runtime.log(LogLevel::warning, choices_.problem() + "; GEMM algorithms are measured again");
   }
-  ~CublasLt() { library().destroy(handle_); }
+  ~CublasLt() { cublaslt_library().destroy(handle_); }
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
   void run(const Gemm& args, Runtime& runtime, const Stream& stream) {
     const std::lock_guard lock(mutex_);
     const gpu::CurrentDevice current(device_);
-    const PreparedGemm& prepared = prepared_for(args, runtime, stream);
-    if (args.bias.defined())
-      set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
-    const TracedLaunch traced("cuBLASLt", stream);
-    require(multiply(prepared, args, args.c, runtime, stream), "cublasLtMatmul");
-    if (!stream.dry()) gpu::count_launch();
+    Gemm call = args;
+    PreparedGemm* prepared = &prepared_for(call, runtime, stream);
+    if (!prepared->has_algorithm && call.bias.defined()) {
+      start_with_bias(call, stream);
+      call.bias = Tensor();
+      call.accumulate = true;
+      prepared = &prepared_for(call, runtime, stream);
+    }
+    if (prepared->has_algorithm && multiplied(*prepared, call, runtime, stream)) return;
+    runtime.log_once(LogLevel::warning,
+                     "cuBLASLt has no algorithm for some matrix multiplications, the first is " +
+                         first_without_algorithm_ + ": meshgrad's own kernel multiplies there, more slowly");
+    plain_gemm(call, stream);
   }
 
  private:
-  const PreparedGemm& prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream);
+  PreparedGemm& prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream);
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const PreparedGemm& prepared,
                                                           const Gemm& args) const;
   void choose_algorithm(PreparedGemm& prepared, const Gemm& args, const std::string& name, Runtime& runtime,
@@ -222,6 +188,7 @@ class CublasLt {
   bool restore_choice(PreparedGemm& prepared, const std::string& name) const;
   double milliseconds(const PreparedGemm& prepared, const Gemm& args, const Tensor& c, Runtime& runtime,
                       const Stream& stream) const;
+  bool multiplied(PreparedGemm& prepared, const Gemm& args, Runtime& runtime, const Stream& stream);
   cublasStatus_t multiply(const PreparedGemm& prepared, const Gemm& args, const Tensor& c, Runtime& runtime,
                           const Stream& stream) const;
 
@@ -230,7 +197,24 @@ class CublasLt {
   std::mutex mutex_;
   std::unordered_map<std::string, PreparedGemm> prepared_;
   GemmChoices choices_;
+  std::string first_without_algorithm_;
 };
+
+/// False if the library declines the algorithm that it has chosen; it is then not asked again.
+bool CublasLt::multiplied(PreparedGemm& prepared, const Gemm& args, Runtime& runtime, const Stream& stream) {
+  if (args.bias.defined())
+    set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+  const TracedLaunch traced("cuBLASLt", stream);
+  const cublasStatus_t status = multiply(prepared, args, args.c, runtime, stream);
+  if (declined(status)) {
+    prepared.has_algorithm = false;
+    if (first_without_algorithm_.empty()) first_without_algorithm_ = name_of(args, sizes_of(args));
+    return false;
+  }
+  require(status, "cublasLtMatmul for " + name_of(args, sizes_of(args)));
+  if (!stream.dry()) gpu::count_launch();
+  return true;
+}
 
 cublasStatus_t CublasLt::multiply(const PreparedGemm& prepared, const Gemm& args, const Tensor& c,
                                   Runtime& runtime, const Stream& stream) const {
@@ -242,22 +226,23 @@ cublasStatus_t CublasLt::multiply(const PreparedGemm& prepared, const Gemm& args
   if (stream.dry()) return CUBLAS_STATUS_SUCCESS;
   const float one = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  return library().multiply(handle_, of<cublasLtMatmulDesc_t>(prepared.description), &one, args.b.raw(),
-                            layout(prepared.first), args.a.raw(), layout(prepared.second), &beta, c.raw(),
-                            layout(prepared.result), c.raw(), layout(prepared.result), &prepared.algorithm,
-                            workspace.defined() ? workspace.raw() : nullptr, prepared.workspace,
-                            static_cast<cudaStream_t>(stream.native()));
+  return cublaslt_library().multiply(
+      handle_, of<cublasLtMatmulDesc_t>(prepared.description), &one, args.b.raw(), layout(prepared.first),
+      args.a.raw(), layout(prepared.second), &beta, c.raw(), layout(prepared.result), c.raw(),
+      layout(prepared.result), &prepared.algorithm, workspace.defined() ? workspace.raw() : nullptr,
+      prepared.workspace, static_cast<cudaStream_t>(stream.native()));
 }
 
+/// Empty if the library has none.
 std::vector<cublasLtMatmulHeuristicResult_t> CublasLt::candidates(const PreparedGemm& prepared,
                                                                   const Gemm& args) const {
   cublasLtMatmulPreference_t made = nullptr;
-  require(library().create_preference(&made), "cublasLtMatmulPreferenceCreate");
+  require(cublaslt_library().create_preference(&made), "cublasLtMatmulPreferenceCreate");
   const std::shared_ptr<void> preference(made, [](void* owned) {
-    library().destroy_preference(static_cast<cublasLtMatmulPreference_t>(owned));
+    cublaslt_library().destroy_preference(static_cast<cublasLtMatmulPreference_t>(owned));
   });
   const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    require(library().set_preference(made, attribute, &value, sizeof value),
+    require(cublaslt_library().set_preference(made, attribute, &value, sizeof value),
             "cublasLtMatmulPreferenceSetAttribute");
   };
   set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspaceBytes);
@@ -272,11 +257,12 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLt::candidates(const Prepared
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
   const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  require(library().candidates(handle_, of<cublasLtMatmulDesc_t>(prepared.description),
-                               layout(prepared.first), layout(prepared.second), layout(prepared.result),
-                               layout(prepared.result), made, kCandidates, found.data(), &count),
-          "cublasLtMatmulAlgoGetHeuristic for " + name_of(args, sizes_of(args)));
-  check_internal(count > 0, "an algorithm for every matrix multiplication");
+  const cublasStatus_t status =
+      cublaslt_library().candidates(handle_, of<cublasLtMatmulDesc_t>(prepared.description),
+                                    layout(prepared.first), layout(prepared.second), layout(prepared.result),
+                                    layout(prepared.result), made, kCandidates, found.data(), &count);
+  if (declined(status)) return {};
+  require(status, "cublasLtMatmulAlgoGetHeuristic for " + name_of(args, sizes_of(args)));
   found.resize(static_cast<size_t>(count));
   return found;
 }
@@ -316,11 +302,13 @@ bool CublasLt::restore_choice(PreparedGemm& prepared, const std::string& name) c
   PreparedGemm restored = prepared;
   std::copy_n(words.begin(), kWords, restored.algorithm.data);
   restored.workspace = words[kWords];
+  restored.has_algorithm = true;
   cublasLtMatmulHeuristicResult_t result{};
   const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  if (library().check(handle_, of<cublasLtMatmulDesc_t>(prepared.description), layout(prepared.first),
-                      layout(prepared.second), layout(prepared.result), layout(prepared.result),
-                      &restored.algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+  if (cublaslt_library().check(handle_, of<cublasLtMatmulDesc_t>(prepared.description),
+                               layout(prepared.first), layout(prepared.second), layout(prepared.result),
+                               layout(prepared.result), &restored.algorithm,
+                               &result) != CUBLAS_STATUS_SUCCESS ||
       result.workspaceSize > restored.workspace) {
     return false;
   }
@@ -333,11 +321,15 @@ bool CublasLt::restore_choice(PreparedGemm& prepared, const std::string& name) c
 void CublasLt::choose_algorithm(PreparedGemm& prepared, const Gemm& args, const std::string& name,
                                 Runtime& runtime, const Stream& stream) {
   const auto found = candidates(prepared, args);
+  if (found.empty()) {
+    if (!args.bias.defined() && first_without_algorithm_.empty())
+      first_without_algorithm_ = name_of(args, sizes_of(args));
+    return;
+  }
+  prepared.has_algorithm = true;
   prepared.algorithm = found.front().algo;
   prepared.workspace = found.front().workspaceSize;
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
-  if (!runtime.autotune() || stream.dry() || capture != cudaStreamCaptureStatusNone) return;
+  if (!runtime.autotune() || stream.dry() || gpu::capturing(stream.native())) return;
   // Measured into workspace: repeated runs would accumulate into c.
   const Tensor c = Tensor::empty(runtime, args.c.shape(), args.c.dtype(), Tag::workspace, "gemm tuning");
   double best = std::numeric_limits<double>::infinity();
@@ -356,7 +348,7 @@ void CublasLt::choose_algorithm(PreparedGemm& prepared, const Gemm& args, const 
   choices_.add(name, text + fmt::format("{:x}", prepared.workspace));
 }
 
-const PreparedGemm& CublasLt::prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream) {
+PreparedGemm& CublasLt::prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream) {
   const std::string name = name_of(args, sizes_of(args));
   const auto known = prepared_.find(name);
   if (known != prepared_.end()) return known->second;

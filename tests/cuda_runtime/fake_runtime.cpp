@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fake_runtime.h"
 
-#include <meshgrad/engine/memory/source_cuda.h>
-
 #include <cstdlib>
 #include <utility>
 
@@ -77,9 +75,25 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? 100 * 1024
-           : attribute == cudaDevAttrReservedSharedMemoryPerBlock   ? 512
-                                                                    : 1;
+  switch (attribute) {
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = 100 * 1024;
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = 512;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = 132;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    default:
+      *value = 1;
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -91,7 +105,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = 1;
+  *free = *total = size_t{1} << 30;
   return on_device("cudaMemGetInfo");
 }
 
@@ -134,6 +148,10 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) { return cudaFreeHost(memory); }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) { return make(graph, "capture"); }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t, unsigned long long) {
   return make(graph, "cudaGraphInstantiate");
@@ -144,7 +162,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t stream) {
   return device_of(stream) == current() ? cudaSuccess : result(cudaErrorInvalidResourceHandle);
 }
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  ++state().attribute_calls;
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) state().carveout = value;
   return result(state().attribute_error);
 }
@@ -154,7 +175,3 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* shape, const void*, vo
 }
 
 }  // extern "C"
-
-// The memory sources are not part of these tests.
-std::shared_ptr<meshgrad::MemorySource> meshgrad::make_cuda_virtual_memory(int) { return nullptr; }
-std::shared_ptr<meshgrad::MemorySource> meshgrad::make_cuda_memory(int) { return nullptr; }

@@ -40,10 +40,13 @@ bool contains(const std::string& text, const std::string& part) {
 
 constexpr int kLarge = 65536;
 
-void start(void* stream, int shared_bytes = 0) {
+/// Another kernel at each call, unless one is given.
+void start(void* stream, int shared_bytes = 0, const char* kernel = nullptr) {
+  static const char kernels[100] = {};
+  static int started = 0;
   int argument = 0;
   gpu::start_kernel({.name = "probe",
-                     .kernel = &argument,
+                     .kernel = kernel != nullptr ? kernel : &kernels[started++],
                      .shared_bytes = shared_bytes,
                      .opts_in = shared_bytes > 0,
                      .stream = stream},
@@ -111,6 +114,27 @@ TEST_CASE_FIXTURE(FreshState, "blocks that take much shared memory ask for all o
   gpu::destroy_stream(stream);
 }
 
+TEST_CASE_FIXTURE(FreshState, "attributes of a kernel are set once, and again after errors") {
+  static const char kernel = 0;
+  void* const streams[] = {gpu::create_stream(0), gpu::create_stream(1)};
+  const auto calls_of = [&](int device, int bytes) {
+    const gpu::CurrentDevice current(device);
+    state().attribute_calls = 0;
+    start(streams[device], bytes, &kernel);
+    return state().attribute_calls;
+  };
+  CHECK(calls_of(0, kLarge) == 2);
+  CHECK(calls_of(0, kLarge) == 0);
+  CHECK(calls_of(0, kLarge / 2) == 0);
+  CHECK(calls_of(1, kLarge) == 2);
+  CHECK(calls_of(0, 2 * kLarge) == 2);
+  state().launch_error = cudaErrorInvalidValue;
+  CHECK_THROWS_AS(calls_of(0, kLarge), DeviceError);
+  state().launch_error = cudaSuccess;
+  CHECK(calls_of(0, kLarge) == 2);
+  for (void* stream : streams) gpu::destroy_stream(stream);
+}
+
 /// All calls for which the current device counts, on the second device.
 void use_second_device() {
   constexpr int kDevice = 1;
@@ -157,6 +181,24 @@ TEST_CASE_FIXTURE(FreshState, "a multiprocessor's shared memory is the device's,
   CHECK(gpu::multiprocessor_memory(0).bytes == 228 * 1024);
   CHECK(gpu::multiprocessor_memory(0).reserved_per_block == 1024);
   CHECK(state().pending == cudaSuccess);
+}
+
+TEST_CASE_FIXTURE(FreshState, "tests can lower the number of multiprocessors, not raise it") {
+  CHECK(gpu::multiprocessors(0) == 132);
+  for (const auto& [wanted, used] : {std::pair{"3", 3}, std::pair{"0", 1}, std::pair{"1000", 132}}) {
+    setenv("MESHGRAD_TEST_MULTIPROCESSORS", wanted, 1);
+    CHECK(gpu::multiprocessors(0) == used);
+  }
+  unsetenv("MESHGRAD_TEST_MULTIPROCESSORS");
+}
+
+TEST_CASE_FIXTURE(FreshState, "a device without code is no matter of shared memory") {
+  void* stream = gpu::create_stream(0);
+  state().attribute_error = cudaErrorNoKernelImageForDevice;
+  const std::string text = error_of([&] { start(stream, kLarge); });
+  CHECK(contains(text, "code for this device in a build for 80-real 90-real 90-virtual"));
+  CHECK(contains(text, "-DCMAKE_CUDA_ARCHITECTURES"));
+  gpu::destroy_stream(stream);
 }
 
 TEST_CASE_FIXTURE(FreshState, "why there are no devices") {

@@ -26,14 +26,17 @@ class BundleTest(unittest.TestCase):
         compile_to(self.built / "libouter.so", "int inner(); int outer() { return inner(); }", "-shared", "-fPIC",
                    f"-L{self.built}", "-linner")
         self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
+        (self.built / "CTestTestfile.cmake").write_text("".join(
+            f'add_test({label} "kernels_tests")\nset_tests_properties({label} PROPERTIES LABELS {label})\n'
+            for label in ("families", "allocator", "device", "sanitizer")))
         self.out = self.folder / "bundle"
 
     def tearDown(self):
         shutil.rmtree(self.folder)
 
     def link(self, *flags):
-        compile_to(self.built / "meshgrad", "int outer(); int main() { return outer(); }", f"-L{self.built}", "-louter",
-                   f"-Wl,-rpath-link,{self.built}", *flags)
+        compile_to(self.built / "meshgrad", "int outer(); int main(int words, char**) { return words > 1 ? 7 - outer() : outer(); }",
+                   f"-L{self.built}", "-louter", f"-Wl,-rpath-link,{self.built}", *flags)
         for name in BINARIES[1:]:
             shutil.copy(self.built / "meshgrad", self.built / name)
 
@@ -75,11 +78,24 @@ class BundleTest(unittest.TestCase):
         self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
         self.assertEqual(self.bundle().returncode, 0)  # the failed attempt does not get in the way
 
+    def test_its_size_is_printed_with_that_of_the_tracked_files(self):
+        self.assertRegex(self.bundle().stderr, r"bundle, \d+ MiB, with the tracked files \d+ of 60 MiB")
+
+    def test_a_program_that_does_not_run_in_an_empty_root_is_refused(self):
+        compile_to(self.built / "meshgrad", '#include <unistd.h>\nint main() { return access("/usr/bin/env", X_OK); }')
+        ended = self.bundle()
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("[meshgrad info] needed to run in an empty root", ended.stderr)
+
+    def test_tests_without_labels_are_refused(self):
+        (self.built / "CTestTestfile.cmake").write_text('add_test(some "kernels_tests")\n')
+        self.assertIn("needed tests with the label families", self.bundle().stderr)
+
     def test_what_is_too_large_is_refused(self):
         compile_to(self.built / "meshgrad-bench", "static char x[60 << 20] = {1}; int main() { return x[1]; }")
         ended = self.bundle()
         self.assertEqual(ended.returncode, 1)
-        self.assertIn("needed less than 50 MiB", ended.stderr)
+        self.assertIn("needed at most 60 MiB with the tracked files", ended.stderr)
         self.assertIn("meshgrad-bench", ended.stderr)
 
     def test_another_folder_is_not_replaced(self):

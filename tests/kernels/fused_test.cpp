@@ -7,8 +7,6 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/tables.h>
 
-#include <cstdlib>
-
 #include "fused_case.h"
 #include "ghost_case.h"
 
@@ -18,7 +16,7 @@ namespace {
 /// simt/kernels_132: many simulated multiprocessors, each of which loads all weights. What is new there is
 /// that a warp has one tile or none, and a divided receiver hundreds of parts; what differs in types and
 /// layers alone is left to the run with few.
-bool many_multiprocessors() { return std::getenv("SIMT_MULTIPROCESSORS") != nullptr; }
+bool many_multiprocessors() { return gpu::tested_multiprocessors(0, 1000) > 100; }
 std::vector<DType> storage_types() {
   return many_multiprocessors() ? std::vector{DType::f16} : std::vector{DType::f16, DType::bf16};
 }

@@ -35,11 +35,22 @@ void repair_devices();
 /// GPUs.
 void set_shared_bytes(int bytes);
 
-/// The compute capability from now on, as gpu::compute_capability; 0: 9.0 again.
-void set_compute_capability(int capability);
+/// The compute capability of all devices from now on, or of one, as gpu::compute_capability; 0: 9.0 again.
+void set_compute_capability(int capability, int device = -1);
+
+/// What gpu::architectures says from now on; empty: "native" again.
+void set_architectures(const std::string& architectures);
+
+/// Whether the devices have virtual memory management from now on.
+void set_virtual_memory(bool supported);
 
 /// Whether make_tensor_map makes maps from now on.
 void set_tensor_maps(bool made);
+
+/// What the simulated cuBLASLt has from now on: algorithms for all products that are aligned for it, none, or
+/// some that it declines when they are to run.
+enum class GemmAlgorithms : uint8_t { all, none, declined };
+void set_gemm_algorithms(GemmAlgorithms offered);
 
 /// What kernels with products of warpgroups leave out or get wrong from now on, as if their source had:
 /// whether a test notices.

@@ -25,7 +25,8 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 constexpr int kUsualCapability = 90;
 std::atomic<int> shared_limit = simt::kSharedBytes;
-std::atomic<int> capability = kUsualCapability;
+std::atomic<int> capabilities[simt::kDevices] = {kUsualCapability, kUsualCapability};
+std::string built_for = "native";  // guarded by the streams' lock
 std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
 simt::Transfers transfers;  // guarded by the streams' lock
@@ -70,26 +71,31 @@ void refuse_in_capture(const char* what) {
 
 bool built() noexcept { return true; }
 std::vector<CudaDevice> devices() {
-  return std::vector<CudaDevice>(simt::kDevices,
-                                 {"simulated", simt::kDeviceBytes, capability / 10, capability % 10});
+  std::vector<CudaDevice> found;
+  for (const std::atomic<int>& capability : capabilities)
+    found.push_back({"simulated", simt::kDeviceBytes, capability / 10, capability % 10});
+  return found;
 }
 std::string why_no_devices() { return {}; }
+std::string architectures() {
+  const Lock lock(streams().lock);
+  return built_for;
+}
 CurrentDevice::CurrentDevice(int device) : device_(device), previous_(simt::current_device()) {
   if (device < 0 || device >= simt::kDevices) throw refusal("device 0 or 1", std::to_string(device));
   simt::current_device() = device;
 }
 CurrentDevice::~CurrentDevice() { simt::current_device() = previous_; }
 int multiprocessors(int) {
-  static const char* const wanted = std::getenv("SIMT_MULTIPROCESSORS");
   constexpr int kUsual = 3;  // so that a small mesh takes persistent blocks several rounds
-  return wanted != nullptr ? std::atoi(wanted) : kUsual;
+  return tested_multiprocessors(kUsual, kPlannedMultiprocessors);
 }
 int shared_bytes(int) { return shared_limit; }
 MultiprocessorMemory multiprocessor_memory(int) {
   const int reserved = MultiprocessorMemory{}.reserved_per_block;
   return {shared_limit + reserved, reserved};  // all of it is one block's, as on every GPU since 8.0
 }
-int compute_capability(int) { return capability; }
+int compute_capability(int device) { return capabilities[device]; }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);
   const Lock lock(streams().lock);
@@ -274,6 +280,10 @@ void* end_capture(int device, void* stream) {
   const Lock lock(streams().lock);
   return streams().end_capture(streams().of(stream)).release();
 }
+bool capturing(void* stream) {
+  const Lock lock(streams().lock);
+  return streams().of_usable(stream).capture != nullptr;
+}
 void abandon_capture(void* stream) noexcept {
   const Lock lock(streams().lock);
   streams().abandon_capture(streams().of(stream));
@@ -304,8 +314,15 @@ Transfers take_transfers() {
 }
 
 void set_shared_bytes(int bytes) { meshgrad::gpu::shared_limit = bytes > 0 ? bytes : kSharedBytes; }
-void set_compute_capability(int capability) {
-  meshgrad::gpu::capability = capability > 0 ? capability : meshgrad::gpu::kUsualCapability;
+void set_compute_capability(int capability, int device) {
+  for (int i = 0; i < kDevices; ++i) {
+    if (device < 0 || i == device)
+      meshgrad::gpu::capabilities[i] = capability > 0 ? capability : meshgrad::gpu::kUsualCapability;
+  }
+}
+void set_architectures(const std::string& architectures) {
+  const meshgrad::gpu::Lock lock(streams().lock);
+  meshgrad::gpu::built_for = architectures.empty() ? "native" : architectures;
 }
 
 void launch(const char* name, int64_t blocks, int threads, int shared_bytes, void* stream,

@@ -14,24 +14,42 @@
 
 namespace {
 
-/// As the compiler lays it out.
+/// As the compiler lays them out.
 struct BadIndex {
   const char* file;
   uint32_t line;
   uint32_t column;
 };
 
-[[noreturn]] void refuse(const BadIndex* place, uintptr_t index) {
-  const std::string where =
-      fmt::format("index {} at {}:{}", static_cast<intptr_t>(index), place->file, place->line);
+struct BadAddress {
+  const char* file;
+  uint32_t line;
+  uint32_t column;
+  const void* type;
+  unsigned char log_alignment;
+  unsigned char access;
+};
+
+[[noreturn]] void refuse(const char* needed, const std::string& got, const char* fix) {
   if (!simt::in_kernel) {
-    std::fprintf(stderr, "%s is outside of its array\n", where.c_str());
+    std::fprintf(stderr, "needed %s, got %s\n", needed, got.c_str());
     std::abort();
   }
   simt::in_kernel = false;
-  simt::fail("indices inside of their array",
-             where + " by " + simt::name_of_thread(simt::thread_of(simt::runner.current->at)),
-             "check the loop's bound");
+  simt::fail(needed, got + " by " + simt::name_of_thread(simt::thread_of(simt::runner.current->at)), fix);
+}
+
+[[noreturn]] void refuse(const BadIndex* place, uintptr_t index) {
+  refuse("indices inside of their array",
+         fmt::format("index {} at {}:{}", static_cast<intptr_t>(index), place->file, place->line),
+         "check the loop's bound");
+}
+
+[[noreturn]] void refuse(const BadAddress* place, uintptr_t address) {
+  refuse("addresses that are multiples of what is accessed there",
+         fmt::format("{:#x} for {} bytes at {}:{}", address, 1 << place->log_alignment, place->file,
+                     place->line),
+         "align the rows, or access one element at a time");
 }
 
 inline void check(const void* address, size_t bytes, bool write, const void* code) {
@@ -108,6 +126,10 @@ void __tsan_atomic_thread_fence(int) { std::atomic_thread_fence(std::memory_orde
 void __tsan_atomic_signal_fence(int) { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 void __ubsan_handle_out_of_bounds(const BadIndex* place, uintptr_t index) { refuse(place, index); }
+void __ubsan_handle_type_mismatch_v1(const BadAddress* place, uintptr_t address) { refuse(place, address); }
+void __ubsan_handle_type_mismatch_v1_abort(const BadAddress* place, uintptr_t address) {
+  refuse(place, address);
+}
 void __ubsan_handle_out_of_bounds_abort(const BadIndex* place, uintptr_t index) { refuse(place, index); }
 
 }  // extern "C"

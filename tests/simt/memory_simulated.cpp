@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "device.h"
 #include "streams.h"
 
 namespace meshgrad {
@@ -18,6 +19,8 @@ namespace {
 
 using simt::arena;
 using Lock = std::lock_guard<std::recursive_mutex>;
+
+bool virtual_memory = true;
 
 void check_device(int device) {
   if (device >= 0 && device < simt::kDevices) return;
@@ -109,6 +112,7 @@ class VirtualMemory final : public MemorySource {
 
 std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device) {
   check_device(device);
+  if (!virtual_memory) return nullptr;
   return std::make_shared<VirtualMemory>(device);
 }
 
@@ -133,3 +137,5 @@ std::shared_ptr<MemorySource> make_cuda_memory(int device) {
 }
 
 }  // namespace meshgrad
+
+void simt::set_virtual_memory(bool supported) { meshgrad::virtual_memory = supported; }

@@ -186,6 +186,22 @@ __global__ void add_one_kernel(AddOne args) {
   if (i < args.count) args.out[i] = args.in[i] + 1;
 }
 
+__global__ void wrong_second_round_kernel(AddOne args) {
+  MESHGRAD_SHARED(float, slots, 128);
+  const int thread = static_cast<int>(threadIdx.x), step = static_cast<int>(gridDim.x * blockDim.x);
+  int round = 0;
+  for (int i = static_cast<int>(blockIdx.x * blockDim.x) + thread; i < args.count; i += step, ++round) {
+    slots[round % 2 * 64 + thread] = args.in[i];
+    args.out[i] = slots[thread] + 1;
+  }
+}
+
+__global__ void sum_of_half_a_warp_kernel(AddOne args) {
+  float values[4];
+  for (int i = 0; i < (threadIdx.x % 32 < 16 ? 4 : 2); ++i) values[i] = args.in[threadIdx.x];
+  args.out[threadIdx.x] = warp_sum(values[args.count / 32]);
+}
+
 }  // namespace
 
 void layer_norm(const Stream& stream, const float* in, float* out, int rows, int width) {
@@ -224,6 +240,16 @@ void edge_ranges(const Stream& stream, const int* receivers, const int* offsets,
   const EdgeList list{nullptr, receivers, offsets, nullptr, nullptr, edges, nodes, nullptr, nullptr};
   launch("edge_ranges", edge_ranges_kernel, {.blocks = blocks, .threads = kFusedThreads}, stream,
          EdgeRanges{list, ranges});
+}
+
+void wrong_second_round(const Stream& stream, const float* in, float* out, int count) {
+  launch("wrong_second_round", wrong_second_round_kernel,
+         {.blocks = persistent_blocks(stream, count, 64, 1), .threads = 64}, stream, AddOne{in, out, count});
+}
+
+void sum_of_half_a_warp(const Stream& stream, const float* in, float* out, int count) {
+  launch("sum_of_half_a_warp", sum_of_half_a_warp_kernel, {.blocks = 1, .threads = count}, stream,
+         AddOne{in, out, count});
 }
 
 void add_one(const Stream& stream, const float* in, float* out, int count) {

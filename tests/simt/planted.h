@@ -51,6 +51,11 @@ void histogram(const Stream& stream, const int* values, int* counts, unsigned* l
 /// ranges[2 warp + 1]. `receivers` are sorted; receiver r has those from offsets[r] on.
 void edge_ranges(const Stream& stream, const int* receivers, const int* offsets, int edges, int nodes,
                  int* ranges, int blocks);
+/// out[i] = in[i] + 1, by blocks of 64 threads that take turns in two slots of shared memory and, from the
+/// second round on, in the wrong one.
+void wrong_second_round(const Stream& stream, const float* in, float* out, int count);
+/// out[i] = the sum of in over the warp of i, to which only the first 16 lanes have put a value.
+void sum_of_half_a_warp(const Stream& stream, const float* in, float* out, int count);
 /// out[i] = in[i] + 1.
 void add_one(const Stream& stream, const float* in, float* out, int count);
 

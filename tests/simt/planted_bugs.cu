@@ -121,7 +121,7 @@ __global__ void read_before_the_begin(Data data) {
   data.out[threadIdx.x] = data.in[static_cast<int>(threadIdx.x) - 1];
 }
 __global__ void vector_past_the_end(Data data) {
-  const auto* vectors = reinterpret_cast<const Vector<float>*>(data.in + 1);
+  const auto* vectors = reinterpret_cast<const Vector<float>*>(data.in + 4);
   data.out[threadIdx.x] = vectors[threadIdx.x].v[3];
 }
 __global__ void past_fixed_array(Data data) {
@@ -222,6 +222,19 @@ constexpr Bug bug(const char* name, const char* message) {
             launch("planted", kernel, {.blocks = 2, .threads = 64, .shared_bytes = 0}, stream, data);
           }};
 }
+/// A row of three floats, read as if rows began at multiples of 16 bytes.
+__global__ void misaligned_vector(Data data) {
+  const auto vector = *reinterpret_cast<const Vector<float>*>(data.in + 3 * threadIdx.x % 128);
+  data.out[threadIdx.x] = vector.v[0] + vector.v[3];
+}
+
+struct alignas(8) Pair {
+  float first, second;
+};
+__global__ void misaligned_pair(Data data) {
+  *reinterpret_cast<Pair*>(data.out + 2 * threadIdx.x + 1) = {data.in[threadIdx.x], 0.0f};
+}
+
 /// One block of one warp with 1 KiB of dynamic shared memory.
 template <void (*kernel)(Data)>
 constexpr Bug small_bug(const char* name, const char* message) {
@@ -267,6 +280,8 @@ const std::vector<Bug>& bugs() {
       small_bug<copy_without_barrier>("a copy without a barrier", "dynamic shared memory"),
       small_bug<copy_over_what_is_read>("a copy over what is being read", "dynamic shared memory"),
       small_bug<misaligned_copy>("a misaligned copy", "16-byte aligned"),
+      bug<misaligned_vector>("a vector of an odd row", "for 16 bytes at"),
+      bug<misaligned_pair>("a pair of an odd column", "for 8 bytes at"),
       bug<ticket<1>>("a ticket without a fence before", "a race"),
       bug<ticket<2>>("a ticket without a fence behind", "a race"),
       bug<ticket<3>>("a ticket without a barrier", "a race"),

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces cuBLASLt on the simulated device by loops on the host, which are not checked.
-#include <meshgrad/kernels/cuda/gemm.h>
-#include <meshgrad/kernels/cuda/launch.h>
+#include "gemm_loops.h"
 
+#include <meshgrad/kernels/cuda/simt.h>
+
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <vector>
 
-namespace meshgrad::cuda {
+namespace simt {
 namespace {
-
-struct Operand {
-  const void* data;
-  int64_t row_step, column_step;
-};
 
 /// As tensor cores read f32 operands: rounded to 10 bits of fraction, to nearest even.
 float rounded_to_tf32(float x) {
@@ -25,11 +21,13 @@ float rounded_to_tf32(float x) {
 
 /// c = a b, row by row: the rows of b in the inner loop, so that the host's compiler makes vectors of it.
 template <class In, class Out>
-void multiply(const Operand& a, const Operand& b, const Out* bias, Out* c, const GemmSizes& s,
-              bool accumulate, bool tf32) {
+void multiply_rows(const GemmLoops& s) {
+  const GemmOperand &a = s.a, &b = s.b;
+  const Out* const bias = static_cast<const Out*>(s.bias);
+  Out* const c = static_cast<Out*>(s.c);
   const auto operand = [&](In x) {
     const auto wide_x = static_cast<float>(x);
-    return tf32 && sizeof(In) == sizeof(float) ? rounded_to_tf32(wide_x) : wide_x;
+    return s.tf32 ? rounded_to_tf32(wide_x) : wide_x;
   };
   std::vector<float> wide(static_cast<size_t>(s.k * s.n));
   for (int64_t l = 0; l < s.k; ++l) {
@@ -50,7 +48,7 @@ void multiply(const Operand& a, const Operand& b, const Out* bias, Out* c, const
     for (int64_t j = 0; j < s.n; ++j) {
       float sum = sums[static_cast<size_t>(j)];
       if (bias != nullptr) sum += static_cast<float>(bias[j]);
-      if (accumulate) sum += static_cast<float>(to[j]);
+      if (s.accumulate) sum += static_cast<float>(to[j]);
       to[j] = static_cast<Out>(sum);
     }
   }
@@ -58,24 +56,12 @@ void multiply(const Operand& a, const Operand& b, const Out* bias, Out* c, const
 
 }  // namespace
 
-void gemm(const Gemm& args, Runtime& runtime, const Stream& stream) {
-  if (has_no_products(args) || stream.dry()) return;
-  const GemmSizes sizes = sizes_of(args);
-  const auto operand = [](const Tensor& matrix, bool transpose) {
-    const int64_t width = matrix.width();
-    return transpose ? Operand{matrix.raw(), 1, width} : Operand{matrix.raw(), width, 1};
-  };
-  const Operand a = operand(args.a, args.transpose_a), b = operand(args.b, args.transpose_b);
-  const TracedLaunch traced("cuBLASLt", stream);
-  dispatch_gpu_storage(args.a.dtype(), [&]<class In>() {
-    dispatch_gpu_storage(args.c.dtype(), [&]<class Out>() {
-      const Out* bias = args.bias.defined() ? args.bias.data<Out>() : nullptr;
-      simt::launch("cuBLASLt (not covered)", 1, 1, 0, stream.native(),
-                   [a, b, bias, c = args.c.data<Out>(), sizes, accumulate = args.accumulate,
-                    tf32 = runtime.tf32()] { multiply<In, Out>(a, b, bias, c, sizes, accumulate, tf32); });
+void start_gemm(const GemmLoops& what, void* stream) {
+  meshgrad::dispatch_gpu_storage(what.in, [&]<class In>() {
+    meshgrad::dispatch_gpu_storage(what.out, [&]<class Out>() {
+      launch("cuBLASLt (not covered)", 1, 1, 0, stream, [what] { multiply_rows<In, Out>(what); });
     });
   });
-  gpu::count_launch();
 }
 
-}  // namespace meshgrad::cuda
+}  // namespace simt
