@@ -30,7 +30,9 @@ void check_nodes(const EdgeSet& set, int64_t nodes, const Halo* halo) {
     throw invalid_argument(where, text_of(nodes, ghosts) + " (batch.nodes)",
                            text_of(graph.owned_nodes, graph.nodes - graph.owned_nodes));
   }
-  if (halo != nullptr) throw invalid_argument(where, "nodes of the batch, a part of a mesh", "others");
+  if (halo != nullptr)
+    throw invalid_argument(where, "nodes of the batch, a part of a mesh",
+                           "edges from or to nodes that are not its own");
   const auto need = [&](const char* which, bool of_batch, int64_t got) {
     if (of_batch && got != nodes)
       throw invalid_argument(where, std::to_string(nodes) + " nodes " + which + " (batch.nodes)",

@@ -222,7 +222,8 @@ void PackedFile::read_source_meshes() {
   if (count > trailer_.mesh_count)
     throw data_error(where("index"), "a source for each mesh at most", "more", kCopyOrConvertFix);
   if (count > 0 && metadata_.dim == 0)
-    throw data_error(where("index"), "no sources of meshes without positions", "some", kCopyOrConvertFix);
+    throw data_error(where("index"), "no sources of meshes without positions", std::to_string(count),
+                     kCopyOrConvertFix);
   section(trailer_.source_mesh_offset, count * sizeof(SourceMeshRecord), "index of source meshes");
   const auto records = part<SourceMeshRecord>(bytes_, trailer_.source_mesh_offset, count);
   source_records_.assign(records.begin(), records.end());
@@ -400,8 +401,11 @@ void PackedFile::check_trajectory(int64_t index) const {
     if (!metadata_.fields[f].node_split) continue;
     const auto nodes = part<int32_t>(data, layout->fields[f], mesh_record(record.mesh).nodes);
     if (all_below(nodes, kNodeSplitNames.size())) continue;
-    throw data_error(where(what), "0 to 3 in the node split " + metadata_.fields[f].name, "other numbers",
-                     kCopyOrConvertFix);
+    const auto wrong = std::ranges::find_if(nodes, [](int32_t split) {
+      return split < 0 || static_cast<size_t>(split) >= kNodeSplitNames.size();
+    });
+    throw data_error(where(what), "0 to 3 in the node split " + metadata_.fields[f].name,
+                     fmt::format("{} at node {}", *wrong, wrong - nodes.begin()), kCopyOrConvertFix);
   }
   check_not_lost();
   checked.store(generation, std::memory_order_release);

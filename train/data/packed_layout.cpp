@@ -122,9 +122,11 @@ std::vector<int32_t> statistics_types_of(const Json& json, const PackedMetadata&
   } else {
     for (int32_t type = 0; type < metadata.node_types; ++type) types.push_back(type);
   }
-  const bool ascend = std::ranges::adjacent_find(types, std::greater_equal<>()) == types.end();
-  if (ascend && (types.empty() || types.back() < metadata.node_types)) return types;
-  throw data_error(where, fmt::format("ascending node types below {}", metadata.node_types), "others",
+  const auto falls = std::ranges::adjacent_find(types, std::greater_equal<>());
+  if (falls == types.end() && (types.empty() || types.back() < metadata.node_types)) return types;
+  throw data_error(where, fmt::format("ascending node types below {}", metadata.node_types),
+                   falls == types.end() ? fmt::format("{}", types.back())
+                                        : fmt::format("{} after {}", *std::next(falls), *falls),
                    kConvertFix);
 }
 

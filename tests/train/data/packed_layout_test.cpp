@@ -191,8 +191,8 @@ TEST_CASE("metadata of version 4 that contradicts itself is refused") {
   CHECK(contains(error("\"dim\": 0", "\"dim\": 4"), "[x] needed 0 to 3 dimensions"));
   CHECK(contains(error("\"directed\": true", "\"directed\": 1"), "a value of another type"));
   CHECK(contains(error("\"directed\": true,", ""), "one without a key that it needs"));
-  CHECK(contains(error("6", "7"), "needed ascending node types below 7, got others"));
-  CHECK(contains(error("  0,\n  6", "  6,\n  0"), "needed ascending node types below 7"));
+  CHECK(contains(error("6", "7"), "needed ascending node types below 7, got 7"));
+  CHECK(contains(error("  0,\n  6", "  6,\n  0"), "needed ascending node types below 7, got 0 after 6"));
   CHECK(contains(error("\"node split\"", "\"mask\""), "needed \"role\" of a field as one of node split"));
   CHECK(contains(error("\"i32\"", "\"f32\""), "needed a node split as a static i32 field"));
   CHECK(contains(error("\"dynamic\": false", "\"dynamic\": true"), "needed a node split as a static"));

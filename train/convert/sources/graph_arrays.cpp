@@ -167,7 +167,7 @@ int64_t nodes_of_graph(const std::vector<NamedArray>& arrays, int64_t edges, con
   }
   if (first != nullptr && *rows_of(*first) > 0) return *rows_of(*first);
   throw data_error(where, "positions (mesh_pos), or an array on nodes that says how many there are",
-                   "neither",
+                   "arrays of edges and splits only",
                    "--map positions=ARRAY; or save the features of the nodes as [nodes, components]");
 }
 

@@ -17,13 +17,13 @@ namespace meshgrad {
 std::vector<std::vector<Sample>> batches_within(const BatchShape& room, const Task& task,
                                                 std::string_view split, std::span<const Sample> samples);
 
-/// Mean over loss terms of the squared normalised error, without noise and unrolling, of the same samples
-/// every time. They are computed in batches within the largest training batch, which the ranks take in turn;
-/// with `parts`, all ranks compute each sample together. Each sample's sum is taken from its own rows, and
-/// the sums are added in the order of samples: on the CPU the result does not depend on how they are batched,
-/// on a GPU a sample's prediction does in its last bits. NaN when there is no term. `stop` is asked before
-/// each batch: once it is true on any rank, there is no result. With `average` defined (an arena like the
-/// parameters'), the model has these weights meanwhile.
+/// Mean over loss terms of what they cost (for fields the squared normalised error), without noise and
+/// unrolling, of the same samples every time. They are computed in batches within the largest training batch,
+/// which the ranks take in turn; with `parts`, all ranks compute each sample together. Each sample's sum is
+/// taken from its own rows, and the sums are added in the order of samples: on the CPU the result does not
+/// depend on how they are batched, on a GPU a sample's prediction does in its last bits. NaN when there is no
+/// term. `stop` is asked before each batch: once it is true on any rank, there is no result. With `average`
+/// defined (an arena like the parameters'), the model has these weights meanwhile.
 std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                       const Tensor& average, Normalizers& normalizers, const Config& config,
                                       const std::function<bool()>& stop, MeshParts* parts = nullptr);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good a trained model is, in physical units: errors of each target field over the predicted nodes.
+// How good a trained model is: of tasks on meshes the errors of each target field over the predicted nodes,
+// in physical units; of others their own metrics.
 #pragma once
 #include <meshgrad/train/learn/task/task.h>
 

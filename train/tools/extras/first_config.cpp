@@ -416,6 +416,11 @@ class Guess {
 }  // namespace
 
 FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen) {
+  if (dataset.dim() < 2) {
+    throw config_error("task.name", "data of meshes in 2 or 3 dimensions, for a first configuration",
+                       dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
+                       "write one as in docs/graphs.md");
+  }
   return Guess(dataset).run(chosen);
 }
 
