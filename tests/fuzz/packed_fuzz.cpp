@@ -81,7 +81,8 @@ void read_trajectory(const PackedFile& file, int64_t index) {
   for (size_t f = 0; f < file.metadata().fields.size(); ++f) {
     const FieldView field = file.field(index, static_cast<int64_t>(f));
     if (file.metadata().fields[f].node_split)
-      for (const int32_t split : field.frame_of<int32_t>(0))
+      for (const int32_t split : std::span(reinterpret_cast<const int32_t*>(field.bytes.data()),
+                                           field.bytes.size() / sizeof(int32_t)))
         sum += static_cast<double>(kNodeSplitNames.at(static_cast<size_t>(split)).size());
     if (field.bytes.size() !=
         static_cast<uint64_t>(field.frames * field.rows * field.components * size_of(field.dtype))) {
