@@ -178,16 +178,18 @@ if(NOT program_library STREQUAL "meshgrad" AND BUILD_SHARED_LIBS AND NOT MESHGRA
   target_link_libraries(meshgrad_convert PRIVATE $<BUILD_INTERFACE:meshgrad_internal>)
 endif()
 
-# The program and what else the tests use of it. They run once: a quick build is worth more than their speed.
+# The program and what else the tests use of it. They run once: a small and quick build is worth more than their speed.
 set(tools meshgrad_train_tools_program)
 if(MESHGRAD_EXTRAS)
   list(APPEND tools meshgrad_train_tools_extras)
 else()
   target_sources(meshgrad_train_tools_program PRIVATE ${PROJECT_SOURCE_DIR}/train/tools/program/extras_none.cpp)
 endif()
-set(quick_optimisation -O1)
+set(quick_optimisation $<$<CONFIG:Release>:-Os>)
 if(MESHGRAD_SANITIZE)
   set(quick_optimisation -O0)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND quick_optimisation $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
 endif()
 add_library(meshgrad_tools INTERFACE)
 foreach(room IN LISTS tools)
