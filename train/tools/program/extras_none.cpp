@@ -8,8 +8,8 @@ namespace {
 
 void add_absent(CommandLine& line, const std::string& name) {
   CLI::App* command = line.app.add_subcommand(name, "Not built here; the preset release has it");
+  command->fallthrough(false);  // whatever follows is this command's
   command->allow_extras();
-  command->prefix_command();
   command->callback([&line, name] {
     line.action = [name]() -> int {
       throw invalid_argument(
