@@ -5,6 +5,7 @@
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 
 #include <cmath>
@@ -65,6 +66,15 @@ inline std::filesystem::path pack_waves(const std::filesystem::path& folder, int
   options.output = folder / "waves.mgd";
   convert(options);
   return options.output;
+}
+
+/// What the task of a configuration finds doubtful under a key.
+inline std::vector<std::string> task_warnings(const Dataset& data, const Config& config,
+                                              std::string_view key) {
+  std::vector<std::string> texts;
+  for (const TaskWarning& warning : make_task(config, data).validate(config))
+    if (warning.key == key) texts.push_back(warning.text);
+  return texts;
 }
 
 /// 30 windows of 3 batches of 2 samples on `data`, in FOLDER/run.

@@ -307,7 +307,7 @@ void MeshPredictor::Loaded::write_union(bool whole) {
     append_to_union(written.graph.edges(kMeshEdges).graph, data->meshes[i].view, before[i]);
   std::vector<int64_t> nodes;
   for (const MemoryMesh& mesh : data->meshes) nodes.push_back(mesh.view.nodes);
-  write_graph_starts(written.graph, nodes);
+  write_graph_sizes(written.graph, nodes);
   if (!whole) return;
   device = device_memory(layout.bytes(), memory);
   host = memory;

@@ -72,8 +72,8 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
         data.path().string(), checkpoint.string()));
   }
   if (const auto trained = checkpoint_training_data(checkpoint)) {
-    check_training_data(checkpoint.string(), *trained, data, config);
-    if (over_time(config.task.name) && (trained->dt > 0) != (data.dt() > 0)) {
+    check_training_data(checkpoint.string(), *trained, task, config);
+    if (task.describe().over_time && (trained->dt > 0) != (data.dt() > 0)) {
       const auto text = [](double dt) {
         return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");
       };

@@ -9,7 +9,6 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
@@ -465,13 +464,13 @@ TEST_CASE("init: a mesh that moves is read by its edges") {
   CHECK(cloth.data.predict == Prediction::second_change);
   CHECK(cloth.data.inputs == std::vector<std::string>{"world_pos"});
   CHECK(cloth.train.gamma == 0.1);
-  CHECK(noise_warnings(flag.dataset(), cloth).empty());
+  CHECK(test::task_warnings(flag.dataset(), cloth, "train.noise").empty());
   const Config pressed = first_config(plate.dataset(), {}).config;
   CHECK(pressed.data.world_position == "world_pos");
   CHECK(pressed.data.predict == Prediction::change);
   CHECK(pressed.data.inputs.empty());
   CHECK(pressed.data.value_targets == std::vector<std::string>{"stress"});
-  CHECK(noise_warnings(plate.dataset(), pressed).empty());
+  CHECK(test::task_warnings(plate.dataset(), pressed, "train.noise").empty());
   CHECK(pressed.data.kinematic_types == std::vector<int64_t>{1});
   CHECK(pressed.train.gamma == 1.0);
   CHECK(pressed.data.world_radius ==

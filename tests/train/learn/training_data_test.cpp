@@ -5,7 +5,6 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/training_data.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 
 #include "train/process.h"
 #include "train/small_run.h"
@@ -57,7 +56,8 @@ TEST_CASE("dt counts where it is known and time matters, offsets always") {
   const Dataset data = waves_with_dt(scratch.path, 0.1);
   Config config = test::small_config(scratch.path, data.path());
   const auto error = [&](const TrainingData& trained) {
-    return message_of([&] { check_training_data("best.safetensors", trained, data, config); });
+    return message_of(
+        [&] { check_training_data("best.safetensors", trained, make_task(config, data), config); });
   };
   CHECK(error({0.1, {}}) == "");
   CHECK(error({static_cast<double>(0.1F), {}}) == "");
@@ -68,6 +68,7 @@ TEST_CASE("dt counts where it is known and time matters, offsets always") {
       error({0.1, {{"velocity", {1e7, 0}}}}),
       "needed the offsets velocity 10000000 0 that best.safetensors was trained with, got no offsets"));
   config.task.name = TaskName::steady_field;
+  config.data.inputs.clear();  // a steady task reads no target
   CHECK(error({0.2, {}}) == "");
   const TrainingData written{0.25, {{"u", {1.5, -2}}}};
   const TrainingData read = training_data_from_json(to_json(written), "x");
@@ -89,7 +90,7 @@ TEST_CASE("noise far from what changes is reported with both figures and the uni
   Config config = test::small_config(scratch.path, data.path());
   const auto warnings = [&](double noise) {
     config.train.noise = noise;
-    return noise_warnings(data, config);
+    return test::task_warnings(data, config, "train.noise");
   };
   const FieldStatistics change = data.field_stats("velocity", NodeTypeSet{0, 5}, Quantity::change);
   const double deviation = std::sqrt((change.std[0] * change.std[0] + change.std[1] * change.std[1]) / 2);
@@ -106,6 +107,7 @@ TEST_CASE("noise far from what changes is reported with both figures and the uni
   config.data.predict = Prediction::second_change;
   CHECK(contains(warnings(2 * deviation).at(0), "velocity's second change"));
   config.task.name = TaskName::steady_field;
+  config.data.inputs.clear();  // a steady task reads no target
   CHECK(warnings(2 * deviation).empty());
 
   config = test::small_config(scratch.path, data.path());
@@ -134,18 +136,19 @@ TEST_CASE("what varies too little to be normalised is reported") {
     return Dataset::open(options.output);
   };
   Config config = test::small_config(scratch.path, scratch.path / "small.mgd");
-  CHECK(scale_warnings(pack(1, 1), config).empty());
-  CHECK(scale_warnings(pack(1e-6F, 1e-6F), config).empty());
-  CHECK(scale_warnings(pack(0, 1), config).empty());  // constant
-  const std::vector<std::string> mesh = scale_warnings(pack(1, 1e-9F), config);
+  const auto scale_warnings = [&](const Dataset& data) { return test::task_warnings(data, config, "scale"); };
+  CHECK(scale_warnings(pack(1, 1)).empty());
+  CHECK(scale_warnings(pack(1e-6F, 1e-6F)).empty());
+  CHECK(scale_warnings(pack(0, 1)).empty());  // constant
+  const std::vector<std::string> mesh = scale_warnings(pack(1, 1e-9F));
   REQUIRE(mesh.size() == 1);
   CHECK(contains(mesh[0], "mesh_pos: distances have a standard deviation of only "));
   const Dataset small = pack(1e-9F, 1);
-  REQUIRE(scale_warnings(small, config).size() == 1);  // the noise is larger than the change
-  CHECK(contains(scale_warnings(small, config)[0], "velocity has a standard deviation of only "));
+  REQUIRE(scale_warnings(small).size() == 1);  // the noise is larger than the change
+  CHECK(contains(scale_warnings(small)[0], "velocity has a standard deviation of only "));
   config.train.noise = 0;
-  REQUIRE(scale_warnings(small, config).size() == 2);
-  CHECK(contains(scale_warnings(small, config)[1], "velocity's change over a frame has "));
+  REQUIRE(scale_warnings(small).size() == 2);
+  CHECK(contains(scale_warnings(small)[1], "velocity's change over a frame has "));
 
   config.train.steps = 1;
   config.train.validate_every = 0;

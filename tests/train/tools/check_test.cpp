@@ -5,7 +5,6 @@
 #include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 #include <meshgrad/train/tools/program/import_config.h>
@@ -170,7 +169,7 @@ TEST_CASE("what init writes for waves is checked, and trains as it stands") {
   CHECK(config.data.valid_split == "valid");
   CHECK(config.model.width == 32);
   const Dataset data = Dataset::open(packed);
-  CHECK(noise_warnings(data, config).empty());
+  CHECK(test::task_warnings(data, config, "train.noise").empty());
   const FieldStatistics change =
       data.field_stats("velocity", NodeTypeSet(std::span(config.data.predicted_types)), Quantity::change);
   const double expected = 0.3 * std::hypot(change.std[0], change.std[1]) / std::sqrt(2.0);

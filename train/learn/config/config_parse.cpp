@@ -331,8 +331,9 @@ class Reader {
   }
 
   Config finish() {
-    // Without time no error of a former prediction is to be corrected: noise is off unless it is asked for.
-    if (!over_time(config_.task.name) && origins_.count("train.noise") == 0) config_.train.noise = 0.0;
+    // Without frames to predict from, noise corrects no earlier prediction: it is off unless it is asked for.
+    if (!find_key("unroll.steps")->applies_to(config_.task.name) && origins_.count("train.noise") == 0)
+      config_.train.noise = 0.0;
     for (const Contradiction& found : contradictions(config_)) {
       const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
       if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;

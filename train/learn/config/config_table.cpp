@@ -470,8 +470,6 @@ std::string_view name_of(TaskName task) {
   return std::ranges::find(kTasks, static_cast<int>(task), &Choice::value)->name;
 }
 
-bool over_time(TaskName task) { return std::ranges::find(kTasksOverTime, task) != std::end(kTasksOverTime); }
-
 std::string full_name(const ConfigKey& key) {
   std::string name(key.section);
   if (!name.empty()) name += '.';

@@ -107,8 +107,6 @@ struct ConfigKey {
 
 /// As task.name has it.
 std::string_view name_of(TaskName task);
-/// Whether a task predicts over time, from frame to frame.
-bool over_time(TaskName task);
 
 struct ConfigSection {
   std::string_view name;

@@ -49,7 +49,7 @@ void check_noise(const Config& config, std::vector<Contradiction>& found) {
   const std::vector<std::string>& inputs = config.data.inputs;
   const std::vector<std::string>& targets = config.data.targets;
   const std::string& world = config.data.world_position;
-  const bool in_time = over_time(config.task.name);
+  const bool in_time = find_key("unroll.steps")->applies_to(config.task.name);
   if ((train.noise > 0 || !train.field_noise.empty()) && config.data.noise_types.empty()) {
     add(found, {"train.noise", "data.noise_types"}, "0 where data.noise_types is empty",
         train.field_noise.empty() ? toml_number(train.noise) : "a table",
@@ -222,7 +222,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
   check_types("data.kinematic_types", data.kinematic_types, data.node_types, found);
   check_noise(config, found);
   check_validation(config, found);
-  if (data.history > 1 && over_time(config.task.name)) check_history(config, found);
+  if (data.history > 1) check_history(config, found);
   check_loss(config, found);
   if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
     add(found, {"schedule.warmup_steps", "train.steps"}, fmt::format("at most train.steps = {}", train.steps),

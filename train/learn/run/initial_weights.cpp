@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
-#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/training_data.h>
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <filesystem>
 
 namespace meshgrad {
@@ -25,18 +23,16 @@ fs::path initial_checkpoint(const std::string& init) {
 }
 
 /// Normalisers mean nothing for values of another dt (targets are changes over it) or with other offsets.
-void check_kept_normalizers(const fs::path& checkpoint, const Config& config, const Dataset& dataset) {
+void check_kept_normalizers(const fs::path& checkpoint, const Config& config, const Task& task) {
   const auto trained = checkpoint_training_data(checkpoint);
   if (!trained) return;
   const auto refuse = [&](const std::string& needed, const std::string& got) {
     throw config_error("train.init_normalizers", needed + ", as " + checkpoint.string() + " was trained with",
                        got, "set train.init_normalizers = \"refit\"");
   };
-  const double dt = dataset.dt();
-  if (over_time(config.task.name) && trained->dt > 0 && dt > 0 &&
-      std::abs(trained->dt - dt) > 1e-6 * trained->dt)
-    refuse(fmt::format("data of dt = {} s", trained->dt), fmt::format("dt = {} s", dt));
-  if (training_data(dataset, config.data).offsets != trained->offsets)
+  if (dt_differs(*trained, task))
+    refuse(fmt::format("data of dt = {} s", trained->dt), fmt::format("dt = {} s", task.dataset().dt()));
+  if (training_data(task.dataset(), config.data).offsets != trained->offsets)
     refuse("fields with the offsets", "data with others");
 }
 
@@ -50,11 +46,11 @@ bool learns_normalizers(const Config& config) {
   return config.normalize.mode == NormalizeMode::online && !keeps_normalizers(config);
 }
 
-std::string load_initial_weights(const Config& config, const Dataset& dataset, const Stream& stream,
+std::string load_initial_weights(const Config& config, const Task& task, const Stream& stream,
                                  const ParameterSet& parameters, Normalizers& normalizers) {
   const fs::path checkpoint = initial_checkpoint(config.train.init);
   const bool keep = keeps_normalizers(config);
-  if (keep) check_kept_normalizers(checkpoint, config, dataset);
+  if (keep) check_kept_normalizers(checkpoint, config, task);
   load_weights(checkpoint, stream, parameters, keep ? &normalizers : nullptr);
   return fmt::format("starts from the weights of {}; its normalisers are {}", checkpoint.string(),
                      keep ? "kept" : "fitted again");

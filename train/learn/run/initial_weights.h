@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // train.init: a new run that starts from the weights of another, also on other data.
 #pragma once
-#include <meshgrad/nn/normalizer.h>
-#include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <string>
 
@@ -18,7 +16,7 @@ bool learns_normalizers(const Config& config);
 /// Loads the weights of train.init, and its normalisers unless they are fitted again; returns a line about
 /// it. Throws ConfigError when there is no such file, or its normalisers are of data with another dt or other
 /// offsets; DataError naming the file, the parameter and both shapes when it is of another model.
-std::string load_initial_weights(const Config& config, const Dataset& dataset, const Stream& stream,
+std::string load_initial_weights(const Config& config, const Task& task, const Stream& stream,
                                  const ParameterSet& parameters, Normalizers& normalizers);
 
 }  // namespace meshgrad

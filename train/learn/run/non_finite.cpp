@@ -38,11 +38,15 @@ class Search {
   }
 
   void check_op(const OpWritten& op) {
+    if (!op.backward) last_op_ = op.op;
     const Phase phase = op.backward ? Phase::backward : Phase::forward;
     for (const OpWritten::Part& part : op.parts)
       check(phase, op.scope, op.op, part.name, part.tensor, part.rows);
     if (op.backward) check_weight_gradients(op);
   }
+
+  /// Its op is the last one of the forward pass.
+  void check_loss(const Variable& loss) { check(Phase::forward, "", last_op_, "loss", loss.value(), 1); }
 
   /// `mask`, if it is there: rows where it is 0 do not count.
   void check(Phase phase, const std::string& scope, const std::string& op, const std::string& name,
@@ -84,6 +88,7 @@ class Search {
   Runtime& runtime_;
   const ParameterSet& parameters_;
   Tensor sum_, flag_;
+  std::string last_op_;
   std::optional<NonFinite> found_;
 };
 
@@ -125,7 +130,7 @@ std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, con
   Tape tape(runtime);
   tape.observe([&](const OpWritten& op) { search.check_op(op); });
   const Variable loss = task.loss(tape, model, batch, recomputation).sum;
-  search.check(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
+  search.check_loss(loss);
   if (search.found()) return search.found();
   tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
                                            Tag::workspace, "seed"));

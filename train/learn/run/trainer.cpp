@@ -135,8 +135,7 @@ void Trainer::start() {
   }
   allocate();
   if (!config_.train.init.empty()) {
-    message(
-        load_initial_weights(config_, task_.dataset(), runtime_.stream(), model_.parameters, normalizers_));
+    message(load_initial_weights(config_, task_, runtime_.stream(), model_.parameters, normalizers_));
     if (config_.train.ema > 0) optimizer_->start_average(runtime_, config_.train.ema);
   }
   if (!ranks_.first()) return;

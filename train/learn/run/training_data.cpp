@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/json_fault.h>
-#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/training_data.h>
 
 #include <algorithm>
@@ -84,11 +83,17 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
   }
 }
 
-void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
-                         const Config& config) {
+bool dt_differs(const TrainingData& trained, const Task& task) {
   constexpr double kRounding = 1e-6;  // of a dt in f32
-  if (over_time(config.task.name) && trained.dt > 0 && dataset.dt() > 0 &&
-      std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
+  const double dt = task.dataset().dt();
+  return task.describe().over_time && trained.dt > 0 && dt > 0 &&
+         std::abs(trained.dt - dt) > kRounding * trained.dt;
+}
+
+void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Task& task,
+                         const Config& config) {
+  const Dataset& dataset = task.dataset();
+  if (dt_differs(trained, task)) {
     throw data_error(dataset.path().string(),
                      fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
                      fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these");

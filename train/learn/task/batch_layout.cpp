@@ -3,6 +3,7 @@
 #include <meshgrad/train/learn/task/batch_layout.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace meshgrad {
 
@@ -22,7 +23,9 @@ bool Batch::has(std::string_view name) const {
                      [&](const NamedTensor& named) { return named.name == name; });
 }
 
-void write_graph_starts(const GraphBatch& batch, std::span<const int64_t> nodes) {
+void write_graph_sizes(const GraphBatch& batch, std::span<const int64_t> nodes) {
+  if (batch.node_count.defined())
+    *batch.node_count.data<int64_t>() = std::accumulate(nodes.begin(), nodes.end(), int64_t{0});
   if (!batch.graph_starts.defined()) return;
   const std::span<int32_t> starts = batch.graph_starts.values<int32_t>();
   check_internal(nodes.size() < starts.size(), "room for the starts of all graphs");
@@ -41,14 +44,18 @@ int64_t BatchLayout::place(int64_t bytes) {
 
 BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind)
     : shape_(shape), node_inputs_(sizes.node_inputs), dtype_(dtype) {
-  place_edges(kMeshEdges, shape.edges, sizes.edge_inputs.front(), kind == Sizes::capacity);
-  if (sizes.edge_inputs.size() > 1) place_edges(kWorldEdges, shape.world_edges, sizes.edge_inputs[1], true);
+  for (size_t set = 0; set < sizes.edge_set_names.size(); ++set) {
+    const bool world = sizes.edge_set_names[set] == kWorldEdges;
+    place_edges(sizes.edge_set_names[set], world ? shape.world_edges : shape.edges, sizes.edge_inputs[set],
+                world || kind == Sizes::capacity);
+  }
   node_features_ = place(shape.nodes * node_inputs_ * size_of(dtype));
+  if (kind == Sizes::capacity) node_count_ = place(size_of(DType::i64));
   if (sizes.graph_starts) graph_starts_ = place((shape.graphs + 1) * size_of(DType::i32));
   add(kWindowWeight, Shape{1}, DType::f64);
 }
 
-void BatchLayout::place_edges(std::string_view name, int64_t edges, int64_t inputs, bool counted) {
+void BatchLayout::place_edges(const std::string& name, int64_t edges, int64_t inputs, bool counted) {
   constexpr int64_t kIndex = size_of(DType::i32);
   edge_sets_.push_back({.name = name,
                         .edges = edges,
@@ -75,7 +82,7 @@ Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
   batch.graph.nodes = shape_.nodes;
   batch.graph.halo = halo_;
   for (const PlacedEdges& placed : edge_sets_) {
-    EdgeSet set{std::string(placed.name), {}, over(placed.features, {placed.edges, placed.inputs}, dtype_)};
+    EdgeSet set{placed.name, {}, over(placed.features, {placed.edges, placed.inputs}, dtype_)};
     Graph& graph = set.graph;
     graph.nodes = shape_.nodes + shape_.ghosts;
     graph.owned_nodes = shape_.nodes;
@@ -88,9 +95,7 @@ Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
     if (placed.counted && counts) graph.counts = over(placed.counts, {3}, DType::i64);
     batch.graph.edge_sets.push_back(std::move(set));
   }
-  // Edges of the mesh join all nodes, so that their number of receivers is the batch's of nodes.
-  const Tensor& counted = batch.graph.edges(kMeshEdges).graph.counts;
-  if (counted.defined()) batch.graph.node_count = counted.row_range(1, 2);
+  if (node_count_ >= 0 && counts) batch.graph.node_count = over(node_count_, {1}, DType::i64);
   if (graph_starts_ >= 0) batch.graph.graph_starts = over(graph_starts_, {shape_.graphs + 1}, DType::i32);
   batch.graph.node_features = over(node_features_, {shape_.nodes, node_inputs_}, dtype_);
   for (const Placed& tensor : placed_)

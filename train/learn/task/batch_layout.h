@@ -56,9 +56,9 @@ struct GivenTensor {
   Tensor mask;
 };
 
-/// Writes the starts of a batch on the host, if it has them: of graphs with these numbers of nodes, and of
-/// empty ones where there is room for more.
-void write_graph_starts(const GraphBatch& batch, std::span<const int64_t> nodes);
+/// Writes the real number of nodes of a batch on the host and the starts of its graphs, where it has them: of
+/// graphs with these numbers of nodes, and of empty ones where there is room for more.
+void write_graph_sizes(const GraphBatch& batch, std::span<const int64_t> nodes);
 
 /// f64 [1]: weight of the window's loss, which every training batch carries.
 inline constexpr std::string_view kWindowWeight = "window_weight";
@@ -68,11 +68,11 @@ class BatchLayout {
   static constexpr int64_t kAlignment = 256;  ///< of each tensor, and of the allocation, in bytes
   enum class Sizes : uint8_t {
     exact,    ///< of one batch
-    capacity  ///< the most of many: the batch carries its real counts (Graph::counts)
+    capacity  ///< the most of many: the batch carries its real counts (Graph::counts, node_count)
   };
-  /// Room for the edge sets kMeshEdges and, where `sizes` has two, kWorldEdges, and for features of `sizes`,
-  /// stored in `dtype`; for starts of graphs where `sizes` asks for them; and for kWindowWeight. A batch
-  /// carries its real number of world edges in any case.
+  /// Room for the edge sets and features of `sizes`, stored in `dtype`; for starts of graphs where `sizes`
+  /// asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's world edges, and a
+  /// batch carries their real number in any case; a set of another name has room for the shape's edges.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor behind those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
@@ -96,13 +96,13 @@ class BatchLayout {
   };
   /// Offsets of an edge set's tensors.
   struct PlacedEdges {
-    std::string_view name;
+    std::string name;
     int64_t edges, inputs;
     bool counted;
     int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
   };
   int64_t place(int64_t bytes);
-  void place_edges(std::string_view name, int64_t edges, int64_t inputs, bool counted);
+  void place_edges(const std::string& name, int64_t edges, int64_t inputs, bool counted);
 
   BatchShape shape_;
   int64_t node_inputs_;
@@ -110,6 +110,7 @@ class BatchLayout {
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;
   int64_t node_features_;
+  int64_t node_count_ = -1;    ///< -1: all rows are real
   int64_t graph_starts_ = -1;  ///< -1: not asked for
   InlineVector<Placed, 12> placed_;
   std::shared_ptr<const Halo> halo_;

@@ -75,9 +75,9 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
   for (const Sample& sample : samples) {
     const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
     all = append_to_union(edge_set.graph, view.mesh(), all);
-    if (batch.graph.graph_starts.defined()) graph_nodes.push_back(view.mesh().nodes);
+    graph_nodes.push_back(view.mesh().nodes);
   }
-  write_graph_starts(batch.graph, graph_nodes);
+  write_graph_sizes(batch.graph, graph_nodes);
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);

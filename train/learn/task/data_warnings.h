@@ -12,20 +12,16 @@
 
 namespace meshgrad {
 
-/// All lines: what was found when the data were converted, noise_warnings, scale_warnings, and a validation
-/// split that changes too little to tell models apart (quiet_split).
-std::vector<TaskWarning> data_warnings(const Dataset& dataset, const Config& config);
+/// Under "data.path", what was found when the data were converted. Under "train.noise", each target over time
+/// whose change has a standard deviation that the noise is not within 0.01 to 1 times of. Under "scale", the
+/// distances, inputs and targets that vary, but by less than what a Normalizer takes for a constant: they
+/// would reach the model almost as zeros. Under "data.valid_split", a split that changes too little to tell
+/// models apart (quiet_split).
+std::vector<TaskWarning> data_warnings(const Dataset& dataset, const FieldSelection& fields,
+                                       const Config& config);
 
-/// A line for each target over time whose change has a standard deviation that `train.noise` is not
-/// within 0.01 to 1 times of. Without noise there is none.
-std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config);
-
-/// A line for the distances, each input and each target that vary, but by less than what a Normalizer takes
-/// for a constant: they would reach the model almost as zeros.
-std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config);
-
-/// The same of inputs and targets whose values OnlineTrainer has learned so far, without numbers, so that a
-/// line is the same each time.
+/// As "scale", of inputs and targets whose values OnlineTrainer has learned so far; without numbers, so that
+/// a line is the same each time.
 std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
 
 }  // namespace meshgrad

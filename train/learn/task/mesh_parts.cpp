@@ -273,6 +273,7 @@ BatchShape shape_of(const Part& part) {
 void write_part(const Batch& whole, const Part& part, const Batch& to) {
   const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
   copy_rows(whole.graph.node_features, owned, to.graph.node_features);
+  write_graph_sizes(to.graph, {&part.owned, 1});
   for (size_t set = 0; set < part.edge_sets.size(); ++set) {
     const PartEdges& edges = part.edge_sets[set];
     const EdgeSet& target = to.graph.edge_sets[set];

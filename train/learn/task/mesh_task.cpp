@@ -90,7 +90,8 @@ DataError MeshTask::no_loss() const {
 }
 
 TaskDescription MeshTask::describe() const {
-  TaskDescription text{.sample = counted(least_frames(), "frame") + " in a row"};
+  TaskDescription text{.sample = counted(least_frames(), "frame") + " in a row",
+                       .over_time = fields.over_time};
   const DataConfig& config = fields.config;
   for (const FieldSelection::Input& input : fields.inputs) {
     const bool only = fields.changes_only(input);
@@ -241,7 +242,7 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
     if (searches) world.add_to(layout);
     Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
       append_to_union(batch.graph.edges(kMeshEdges).graph, mesh, {});
-      write_graph_starts(batch.graph, {&mesh.nodes, 1});
+      write_graph_sizes(batch.graph, {&mesh.nodes, 1});
       write_edge_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
       write_node_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
       if (searches) {

@@ -34,7 +34,9 @@ class MeshTask {
     dataset.read_ahead(split, sample.trajectory);
   }
   TaskDescription describe() const;
-  std::vector<TaskWarning> validate(const Config& config) const { return data_warnings(dataset, config); }
+  std::vector<TaskWarning> validate(const Config& config) const {
+    return data_warnings(dataset, fields, config);
+  }
   std::string describe_sampling(std::string_view split, double visits) const {
     return loss.describe_sampling(*this, split, visits);
   }

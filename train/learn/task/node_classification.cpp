@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/node_classification.h>
@@ -179,7 +180,7 @@ void NodeClassification::write(const Batch& batch, std::string_view split, const
     });
     before = append_to_union(batch.graph.edges(kMeshEdges).graph, view.mesh(), before);
   }
-  write_graph_starts(batch.graph, std::vector<int64_t>(samples.size(), view.mesh().nodes));
+  write_graph_sizes(batch.graph, std::vector<int64_t>(samples.size(), view.mesh().nodes));
   graph();  // pages that were lost meanwhile are an error
 }
 

@@ -16,6 +16,8 @@ struct ColumnGroup {
 
 struct TaskDescription {
   std::string sample;  ///< what one takes of the data: "3 frames in a row"
+  bool over_time =
+      false;  ///< predictions lead from a frame to the next, so that the time between them matters
   std::vector<ColumnGroup> node_inputs, edge_inputs, outputs;
 };
 

@@ -170,6 +170,7 @@ class Guess {
                        const std::vector<FieldInfo>& conditions) {
     DataConfig& data = first_.config.data;
     first_.config.task.name = TaskName::mesh_dynamics;
+    over_time_ = true;
     reason("task.name", fmt::format("trajectories of up to {}", counted(longest_, "frame")));
     data.targets = names_of(moving);
     data.inputs = data.targets;
@@ -315,9 +316,7 @@ class Guess {
     reason("model.blocks", "how many edges a message can travel; the paper has 15");
   }
 
-  int64_t samples() const {
-    return std::max<int64_t>(1, over_time(first_.config.task.name) ? samples_in_time_ : frames_);
-  }
+  int64_t samples() const { return std::max<int64_t>(1, over_time_ ? samples_in_time_ : frames_); }
 
   void choose_steps() {
     TrainConfig& train = first_.config.train;
@@ -346,7 +345,7 @@ class Guess {
   void choose_noise() {
     Config& config = first_.config;
     config.train.noise = 0;
-    if (!over_time(config.task.name)) {
+    if (!over_time_) {
       config.data.noise_types.clear();
       reason("data.noise_types", "a steady solution needs no noise");
       reason("train.noise", "");
@@ -411,6 +410,7 @@ class Guess {
   int64_t frames_ = 0;           // of the training split
   int64_t samples_in_time_ = 0;  // pairs of its frames
   int64_t longest_ = 0;
+  bool over_time_ = false;
 };
 
 }  // namespace
