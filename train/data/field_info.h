@@ -46,11 +46,6 @@ struct FieldData {
 enum class NodeSplit : int32_t { none = 0, train = 1, valid = 2, test = 3 };
 constexpr std::array<std::string_view, 4> kNodeSplitNames{"none", "train", "valid", "test"};
 
-/// Fields hold f32, i32 or i64.
-constexpr bool is_field_dtype(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::i64;
-}
-
 /// One field of the schema, which all trajectories of a file share.
 struct FieldInfo {
   std::string name;

@@ -13,13 +13,14 @@
 //   trailer      the last 128 bytes: PackedTrailer, which says where the last four sections are
 //
 // A mesh's section holds, each part from a multiple of 64 (sizes from its MeshRecord):
-//   positions        f32 [nodes, dim]   none where dim is 0: a graph without positions
-//   node_type        i32 [nodes]        0 <= type < node_types
-//   senders          i32 [edges]        sorted by (receiver, sender); parallel edges in the order of the
-//   input receivers        i32 [edges] receiver_offsets i32 [nodes + 1]    edges of receiver n are [n], ..,
-//   [n + 1] - 1 sender_offsets   i32 [nodes + 1]    into sender_order sender_order     i32 [edges] edge
-//   numbers by sender, then by number cells            i32 [cells, nodes of a cell], in the order of the
-//   input; none where edges were given
+//   positions         f32 [nodes, dim]   none where dim is 0: a graph without positions
+//   node_type         i32 [nodes]        0 <= type < node_types
+//   senders           i32 [edges]        sorted by (receiver, sender); parallel edges as in the input
+//   receivers         i32 [edges]
+//   receiver_offsets  i32 [nodes + 1]    edges of receiver n are [n], .., [n + 1] - 1
+//   sender_offsets    i32 [nodes + 1]    into sender_order
+//   sender_order      i32 [edges]        edge numbers by sender, then by number
+//   cells             i32 [cells, nodes of a cell]   as in the input; none where edges were given
 // Unless the file is "directed", each connection is there both ways, once, and no edge is a loop.
 //
 // Where a mesh does not have the cells of its source (polygons, a graph on cells), a source mesh has them.
