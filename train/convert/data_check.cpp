@@ -341,7 +341,7 @@ class DataScan {
                      "say little",
                      "choose other trajectories or frames for this split"});
     }
-    if (dataset_.splits().size() > 1) return;
+    if (dataset_.splits().size() > 1 || !dataset_.node_splits().empty()) return;
     findings_.add("one split",
                   {Severity::warning, "split " + dataset_.splits().front().name, "there is no other split",
                    "nothing tells whether a model does more than "

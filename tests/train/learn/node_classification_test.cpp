@@ -3,15 +3,14 @@
 // and, captured or not, on a GPU or the simulated device where the test is linked with it.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/random.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <cmath>
 
+#include "simulated_ranks.h"
 #include "support.h"
-#include "train/npz_arrays.h"
-#include "train/small_run.h"
+#include "train/graph_case.h"
 
 namespace meshgrad {
 namespace {
@@ -19,82 +18,17 @@ namespace {
 namespace fs = std::filesystem;
 using test::contains;
 using test::message_of;
-using test::npy;
 using test::NpzArrays;
 using test::ScratchDirectory;
 
-template <class T>
-NpzArrays graph_arrays(const std::vector<int32_t>& edges, const std::vector<float>& x,
-                       const std::vector<T>& label, const std::vector<uint8_t>& split) {
-  const std::string nodes = "(" + std::to_string(split.size()) + ",)";
-  const auto mask = [&](uint8_t which) {
-    std::vector<uint8_t> values;
-    for (const uint8_t s : split) values.push_back(s == which ? 1 : 0);
-    return npy<uint8_t>("|b1", nodes, values);
-  };
-  const std::string width = std::to_string(x.size() / split.size());
-  return {{"edges", npy<int32_t>("<i4", "(" + std::to_string(edges.size() / 2) + ", 2)", edges)},
-          {"x", npy<float>("<f4", "(" + std::to_string(split.size()) + ", " + width + ")", x)},
-          {"label", npy<T>(sizeof(T) == 4 ? "<i4" : "<i8", nodes, label)},
-          {"train_mask", mask(1)},
-          {"valid_mask", mask(2)},
-          {"test_mask", mask(3)}};
-}
-
-fs::path pack(const fs::path& folder, const NpzArrays& arrays) {
-  test::write_npz(folder / "graph.npz", arrays, false);
-  ConvertOptions options;
-  options.input = folder / "graph.npz";
-  options.output = folder / "graph.mgd";
-  options.split = {1.0};
-  options.directed = true;
-  convert(options);
-  return options.output;
-}
-
 // 0 -> 1 -> 2 -> 0, and 0 -> 2.
 NpzArrays triangle() {
-  return graph_arrays<int32_t>({0, 1, 1, 2, 2, 0, 0, 2}, {1, 2, 3, 4, 5, 6}, {2, 0, 1}, {1, 2, 1});
-}
-
-Config class_config(const fs::path& folder, const fs::path& data) {
-  Config config = test::small_config(folder, data);
-  config.task.name = TaskName::node_classification;
-  config.data.inputs = {"x"};
-  config.data.targets = {"label"};
-  config.train.noise = 0.0;
-  config.train.batch = 1;
-  config.train.accumulate = 1;
-  config.train.steps = 40;
-  config.model.width = 8;
-  config.optimizer.lr = 1e-2;
-  config.schedule.final_lr = 1e-3;
-  return config;
-}
-
-/// Two rings of nodes with noisy features; a node's class is its ring, which its neighbours tell.
-fs::path pack_rings(const fs::path& folder, int nodes = 40) {
-  std::vector<int32_t> edges, label;
-  std::vector<float> x;
-  std::vector<uint8_t> split;
-  for (int i = 0; i < nodes; ++i) {
-    const int ring = i % 2;
-    for (const int step : {2, nodes - 2}) {
-      edges.push_back(i);
-      edges.push_back((i + step) % nodes);
-    }
-    label.push_back(ring);
-    const double noise = normal(5, 0, static_cast<uint64_t>(i));
-    x.push_back(static_cast<float>(ring - 0.5 + 0.5 * noise));
-    x.push_back(static_cast<float>(normal(5, 1, static_cast<uint64_t>(i))));
-    split.push_back(static_cast<uint8_t>(1 + i / 2 % 3));
-  }
-  return pack(folder, graph_arrays<int32_t>(edges, x, label, split));
+  return test::graph_arrays<int32_t>({0, 1, 1, 2, 2, 0, 0, 2}, {1, 2, 3, 4, 5, 6}, {2, 0, 1}, {1, 2, 1});
 }
 
 TEST_CASE("a batch of a graph by hand: features, labels, the split's nodes") {
   const ScratchDirectory scratch;
-  const Config config = class_config(scratch.path, pack(scratch.path, triangle()));
+  const Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
   const Task task = make_task(config, Dataset::open(config.data.path));
   CHECK(task.sizes().node_inputs == 2);
   CHECK(task.sizes().edge_inputs == std::vector<int64_t>{0});
@@ -126,9 +60,9 @@ TEST_CASE("a batch of a graph by hand: features, labels, the split's nodes") {
 
 TEST_CASE("what is no single graph with classes is refused, with the key") {
   const ScratchDirectory scratch;
-  Config config = class_config(scratch.path, pack(scratch.path, triangle()));
+  Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
   const auto refused = [&](const NpzArrays& arrays) {
-    const fs::path path = pack(scratch.path, arrays);
+    const fs::path path = test::pack_graph(scratch.path, arrays);
     return message_of([&] { make_task(config, Dataset::open(path)); });
   };
   NpzArrays divided_twice = triangle();
@@ -156,9 +90,9 @@ TEST_CASE("what is no single graph with classes is refused, with the key") {
   NpzArrays without = triangle();
   for (const char* name : {"train_mask", "valid_mask", "test_mask"}) without.erase(name);
   CHECK(contains(refused(without), "[data.node_split] needed data that divide their nodes"));
-  CHECK(contains(refused(graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 2, 1})),
+  CHECK(contains(refused(test::graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 2, 1})),
                  "label, node 1] needed a class"));
-  CHECK(refused(graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 0, 1})).empty());
+  CHECK(refused(test::graph_arrays<int32_t>({0, 1, 1, 2}, {1, 2, 3}, {0, -1, 1}, {1, 0, 1})).empty());
   const fs::path meshes = test::pack_waves(scratch.path);
   CHECK(
       contains(message_of([&] { make_task(config, Dataset::open(meshes)); }), "[task.name] needed data of"));
@@ -166,7 +100,7 @@ TEST_CASE("what is no single graph with classes is refused, with the key") {
 
 TEST_CASE("keys of meshes are refused beside classes of nodes, and data.node_split beside meshes") {
   const ScratchDirectory scratch;
-  Config config = class_config(scratch.path, "graph.mgd");
+  Config config = test::class_config(scratch.path, "graph.mgd");
   CHECK(message_of([&] { check_config(config); }).empty());
   config.data.hops = 2;
   CHECK(contains(message_of([&] { check_config(config); }), "[data.hops]"));
@@ -177,7 +111,7 @@ TEST_CASE("keys of meshes are refused beside classes of nodes, and data.node_spl
 
 TEST_CASE("a run on two rings learns them, and a resumed run has its bits") {
   const ScratchDirectory scratch;
-  Config config = class_config(scratch.path, pack_rings(scratch.path));
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
   const TrainResult straight = test::train_here(config);
   CHECK(std::isfinite(straight.state.last_valid_loss));
   Runtime runtime({.threads = 1});
@@ -197,13 +131,43 @@ TEST_CASE("a run on two rings learns them, and a resumed run has its bits") {
     test::train_here(config, stop != 7, [&] { return ++calls == stop; });
   }
   test::train_here(config, true, nullptr, 3);
-  CHECK(test::tensors_of(config) == test::tensors_of(class_config(scratch.path, config.data.path)));
+  CHECK(test::tensors_of(config) == test::tensors_of(test::class_config(scratch.path, config.data.path)));
   CHECK(test::lasting_metrics(config.run.dir) == metrics);
+}
+
+TEST_CASE("a run on two rings in 16 bits learns them") {
+  const ScratchDirectory scratch;
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
+  config.precision = DType::bf16;
+  test::train_here(config);
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  const Evaluation result = evaluate(predictor, {.split = "test"});
+  CHECK(result.metrics.at(0).value >= 0.9);
+  CHECK(result.metrics.at(1).value < 0.6);
+}
+
+TEST_CASE("two ranks that compute the graph once each leave the bits of one rank") {
+  const ScratchDirectory scratch;
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
+  config.train.steps = 4;
+  config.train.accumulate = 2;
+  config.ranks.reduction = RankReduction::ordered;
+  test::train_here(config);
+  const auto whole = test::tensors_of(config);
+  config.run.dir = (scratch.path / "ranks").string();
+  test::on_ranks(2, [&](Ranks& own) {
+    Runtime runtime(RuntimeOptions{.threads = 1});
+    TrainOptions options;
+    options.ranks = &own;
+    train(runtime, config, options);
+  });
+  CHECK(test::tensors_of(config) == whole);
 }
 
 TEST_CASE("recomputed segments leave the bits of a run on a graph") {
   const ScratchDirectory scratch;
-  Config config = class_config(scratch.path, pack_rings(scratch.path));
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
   config.train.steps = 6;
   test::train_here(config);
   const auto plain = test::tensors_of(config);
@@ -216,7 +180,7 @@ TEST_CASE("recomputed segments leave the bits of a run on a graph") {
 TEST_CASE("a device trains on a graph as the CPU does, captured and resumed alike" *
           doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
-  Config config = class_config(scratch.path, pack_rings(scratch.path, 12));
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path, 12));
   config.train.steps = 4;
   config.train.validate_every = 2;
   config.train.log_every = 1;

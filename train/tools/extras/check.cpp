@@ -165,7 +165,14 @@ std::string columns_text(const std::vector<ColumnGroup>& groups) {
 }
 
 std::string field_lines(const FieldSummary& field) {
+  constexpr size_t kMostLines = 16;
   std::string text;
+  if (field.components.size() > kMostLines && field.info.offset.empty()) {
+    const double least = std::ranges::min(field.components, {}, &ComponentSummary::min).min;
+    const double most = std::ranges::max(field.components, {}, &ComponentSummary::max).max;
+    return fmt::format("values    {}: {:.6g} to {:.6g} in {} components{}\n", field.info.name, least, most,
+                       field.components.size(), field.info.unit.empty() ? "" : " " + field.info.unit);
+  }
   for (size_t c = 0; c < field.components.size(); ++c) {
     const ComponentSummary& component = field.components[c];
     const std::string name =

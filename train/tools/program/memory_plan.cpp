@@ -198,6 +198,11 @@ Device planned_device(const Config& config, PlanMode mode) {
 
 MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   if (!options.mesh) require_data_path(asked);
+  if (options.mesh && !find_key("data.node_types")->applies_to(asked.task.name)) {
+    throw config_error("task.name", "a task on meshes, to plan from the sizes of a mesh",
+                       toml_quoted(name_of(asked.task.name)),
+                       "leave out --nodes and --edges: plan reads the data");
+  }
   if (options.mesh && options.mode == PlanMode::measured) {
     throw invalid_argument("plan", "data for a measured plan", "the sizes of a mesh",
                            "plan with --mode static, or without --nodes and --edges");
