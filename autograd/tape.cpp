@@ -146,7 +146,8 @@ void Tape::follow_plan(const OpUse& use) {
 void Tape::backward(const Variable& sum, const Tensor& seed) { backward({&sum, 1}, {seed}); }
 
 void Tape::backward(std::span<const Variable> values, std::vector<Tensor> gradients) {
-  if (kind_ != Kind::record) throw invalid_argument("backward", "a tape that records", "one that evaluates");
+  if (kind_ != Kind::record)
+    throw invalid_argument("backward", "a tape that records", "a tape that evaluates");
   if (values.size() != gradients.size()) {
     throw invalid_argument("backward", std::to_string(values.size()) + " gradients, one for each value",
                            std::to_string(gradients.size()));

@@ -66,7 +66,7 @@ Json read_rows(const std::string& path) {
   const Json json = Json::parse(file, nullptr, false);
   const Json rows = json.is_object() ? json.value("rows", Json()) : json;
   if (!rows.is_array()) {
-    throw data_error(path, "rows that meshgrad-bench wrote", file ? "something else" : "no file",
+    throw data_error(path, "rows that meshgrad-bench wrote", file ? "text that is not such JSON" : "no file",
                      "write one with --json");
   }
   return rows;

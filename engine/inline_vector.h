@@ -43,8 +43,8 @@ class InlineVector {
 
   void push_back(T value) {
     if (size_ == capacity) {
-      const std::string most = std::to_string(capacity);
-      throw invalid_argument("InlineVector", "at most " + most + " values", "more than " + most);
+      throw invalid_argument("InlineVector", "at most " + std::to_string(capacity) + " values",
+                             std::to_string(capacity + 1));
     }
     values_[size_++] = std::move(value);
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/offsets.h>
 #include <meshgrad/kernels/graph.h>
 
 #include <fmt/format.h>
@@ -26,12 +27,16 @@ Tensor index_tensor(Runtime& runtime, const std::vector<int32_t>& values, std::s
 }
 
 void check_offsets(std::span<const int32_t> offsets, int64_t edges, std::string_view name) {
-  bool ascending = !offsets.empty() && offsets.front() == 0 && offsets.back() == edges;
-  for (size_t i = 1; i < offsets.size(); ++i) ascending = ascending && offsets[i - 1] <= offsets[i];
-  if (!ascending) {
-    throw invalid_argument(fmt::format("graph: {}", name),
-                           fmt::format("ascending offsets from 0 to {}", edges), "others");
-  }
+  const std::string fault = find_offset_fault(offsets, edges);
+  if (fault.empty()) return;
+  throw invalid_argument(fmt::format("graph: {}", name), fmt::format("ascending offsets from 0 to {}", edges),
+                         fault);
+}
+
+void check_size(const Tensor& numbers, int64_t needed, std::string_view name) {
+  if (numbers.elements() == needed) return;
+  throw invalid_argument(fmt::format("graph: {}", name), fmt::format("{} numbers", needed),
+                         fmt::format("{}", numbers.elements()));
 }
 
 }  // namespace
@@ -78,12 +83,11 @@ Graph build_bipartite_graph(Runtime& runtime, int64_t nodes, int64_t owned_nodes
 }
 
 void check_graph(const Graph& graph) {
-  if (graph.senders.elements() != graph.edges || graph.receivers.elements() != graph.edges ||
-      graph.sender_order.elements() != graph.edges ||
-      graph.receiver_offsets.elements() != graph.owned_nodes + 1 ||
-      graph.sender_offsets.elements() != graph.nodes + 1) {
-    throw invalid_argument("graph", "index tensors that match nodes and edges", "other sizes");
-  }
+  check_size(graph.senders, graph.edges, "senders");
+  check_size(graph.receivers, graph.edges, "receivers");
+  check_size(graph.sender_order, graph.edges, "sender_order");
+  check_size(graph.receiver_offsets, graph.owned_nodes + 1, "receiver_offsets");
+  check_size(graph.sender_offsets, graph.nodes + 1, "sender_offsets");
   const auto senders = graph.senders.values<int32_t>();
   const auto receivers = graph.receivers.values<int32_t>();
   const auto order = graph.sender_order.values<int32_t>();
@@ -96,8 +100,9 @@ void check_graph(const Graph& graph) {
                         receivers[e] < graph.owned_nodes && order[e] >= 0 && order[e] < graph.edges;
     if (!inside || static_cast<int64_t>(e) < receiver_offsets[static_cast<size_t>(receivers[e])] ||
         static_cast<int64_t>(e) >= receiver_offsets[static_cast<size_t>(receivers[e]) + 1]) {
-      throw invalid_argument(fmt::format("graph: edge {}", e), "edges in order of receiver, nodes in range",
-                             inside ? "another order" : "an index out of range");
+      throw invalid_argument(
+          fmt::format("graph: edge {}", e), "edges in order of receiver, nodes in range",
+          fmt::format("{} -> {}, number {} by sender", senders[e], receivers[e], order[e]));
     }
   }
   std::vector<bool> seen(senders.size());

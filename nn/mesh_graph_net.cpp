@@ -48,7 +48,9 @@ void check_edge_sets(const GraphBatch& batch, const std::vector<std::string>& na
     const std::string where = "MeshGraphNet: edge set " + std::to_string(set);
     if (names.size() > 1 && edges.name != names[set]) throw invalid_argument(where, names[set], edges.name);
     if (!edges.from_batch || !edges.to_batch)
-      throw invalid_argument(where, "edges between nodes of the batch", edges.name + ", from or to others");
+      throw invalid_argument(
+          where, "edges between nodes of the batch",
+          edges.name + (edges.from_batch ? ", which ends" : ", which begins") + " outside the batch");
   }
 }
 

@@ -77,7 +77,8 @@ Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Va
   check_arguments(model, batch);
   check_recomputed(recomputed, model);
   if (observer && !recomputed.empty())
-    throw invalid_argument("forward", "an observer, or stages to recompute", "both");
+    throw invalid_argument("forward", "an observer, or stages to recompute",
+                           "an observer and " + std::to_string(recomputed.size()) + " recomputed segments");
   Values values = inputs;
   int64_t stage = 0;
   const auto run_until = [&](int64_t end) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses private words where the field has a common one (docs/glossary.md), in code, comments, scripts and docs.
+"""Refuses private words where the field has a common one (docs/glossary.md), in code, comments, scripts and docs, and
+errors whose `got` is a pronoun instead of a value or a place.
 
 usage: tests/vocabulary.py [--count] [ROOT]      exits 1 and lists every place; --count: places per folder instead
 """
@@ -59,6 +60,13 @@ WORDS = [
     (r"on, off or over", "on, off or between modes"),
     (r"mend(?:s|ed|ing)?", "fix"),
 ]
+# Makers of errors with the place of `got` among their arguments; for lambdas and wrappers any argument may be it.
+MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_error": 2, "rank_error": 2,
+          "refuse": 2, "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
+          "refused": None, "different_run": None, "check_range": None}
+VAGUE = re.compile(r"(?:an? )?(?:(?:unknown|negative|larger|different) ones?|others?|another|something|both|neither|one|"
+                   r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|.*(?:\bor others|"
+                   r"do(?:es)? not fit)$")
 GAP = r"""[\s"'/#*_|>\\-]+"""
 
 
@@ -95,12 +103,42 @@ def faults(root):
         yield pathlib.Path("."), f"{root}: no text found"
 
 
+def arguments_of_calls(text, names):
+    """(offset, name, arguments) of each call of one of `names`."""
+    for call in re.finditer(rf"\b({'|'.join(names)})\(", text):
+        arguments, depth = [""], 1
+        for token in re.finditer(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])+\'|[^"\'()\[\]{},]+|.', text[call.end():call.end() + 2000],
+                                 re.S):
+            word = token.group()
+            depth += (word in list("([{")) - (word in list(")]}"))
+            if depth == 0:
+                break
+            if word == "," and depth == 1:
+                arguments.append("")
+            else:
+                arguments[-1] += word
+        yield call.start(), call.group(1), arguments
+
+
+def vague_errors(root):
+    for path, text in texts(root):
+        if path.suffix not in {".h", ".cpp"} or path.parts[0] in {"tests", "bench", "examples"}:
+            continue
+        for start, name, arguments in arguments_of_calls(text, MAKERS):
+            place = MAKERS[name]
+            for argument in arguments[place:place + 1] if place else arguments[1:]:
+                for literal in re.findall(r'"((?:\\.|[^"\\])*)"', argument):
+                    if VAGUE.match(literal):
+                        line = text.count("\n", 0, start) + 1
+                        yield path, f'{path}:{line}: got "{literal}"; write: the value, or the place, that was found'
+
+
 def main():
     arguments = sys.argv[1:]
     count = "--count" in arguments
     rest = [argument for argument in arguments if argument != "--count"]
     root = pathlib.Path(rest[0] if rest else pathlib.Path(__file__).parent.parent)
-    found = list(faults(root))
+    found = [*faults(root), *vague_errors(root)]
     if count:
         folders = collections.Counter("/".join(path.parts[:2][:max(1, len(path.parts) - 1)]) for path, _ in found)
         for folder, number in sorted(folders.items()):
@@ -108,7 +146,7 @@ def main():
     else:
         for _, fault in sorted(found, key=lambda f: f[1]):
             print(fault)
-    print(f"{len(found)} places with private words" if found else "the field's own words throughout")
+    print(f"{len(found)} places that a reader from outside would stumble at" if found else "the field's own words throughout")
     return 1 if found else 0
 
 

@@ -51,13 +51,13 @@ std::string text_of(std::string_view op, size_t outputs) {
 
 const SegmentPlan::Op& SegmentPlan::op(size_t index) const {
   if (index < ops.size()) return ops[index];
-  throw different_run(*this, std::to_string(ops.size()) + " ops", "more");
+  throw different_run(*this, std::to_string(ops.size()) + " ops", std::to_string(index + 1));
 }
 
 const SegmentPlan::Output& SegmentPlan::output(size_t of, size_t index) const {
   const Op& known = op(of);
   if (index < known.outputs.size()) return known.outputs[index];
-  throw different_run(*this, text_of(known.name, known.outputs.size()), "more outputs");
+  throw different_run(*this, text_of(known.name, known.outputs.size()), std::to_string(index + 1));
 }
 
 void SegmentPlan::check_op(size_t index, std::string_view now, size_t outputs) const {

@@ -87,7 +87,7 @@ Block* CachingAllocator::allocate_block(Request& request, std::string_view name,
   }
   if (request.stream->device() != device()) {
     throw invalid_argument("allocate", "a stream of " + name_of(device()),
-                           "one of " + name_of(request.stream->device()));
+                           "a stream of " + name_of(request.stream->device()));
   }
   std::unique_lock lock(mutex_);
   Heap& heap = heap_of(*request.stream);
@@ -252,11 +252,15 @@ bool CachingAllocator::add_fence(const Block& block, const LiveBlock& live) {
 
 void CachingAllocator::record_use(const StoragePtr& storage, const Stream& stream) {
   if (storage == nullptr || storage->allocator_.get() != this) {
-    throw invalid_argument("record_use", "a storage of this allocator", "another");
+    throw invalid_argument("record_use", "a storage of this allocator",
+                           storage == nullptr ? std::string("a null pointer")
+                           : storage->allocator_ == nullptr
+                               ? std::string("borrowed memory")
+                               : "memory of the allocator on " + name_of(storage->device()));
   }
   if (stream.device() != device()) {
     throw invalid_argument("record_use", "a stream of " + name_of(device()),
-                           "one of " + name_of(stream.device()));
+                           "a stream of " + name_of(stream.device()));
   }
   const std::lock_guard lock(mutex_);
   auto& uses = static_cast<LiveBlock*>(storage->block_->owner)->uses;

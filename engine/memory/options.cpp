@@ -96,9 +96,10 @@ void set(AllocatorOptions& options, std::string_view key, std::string_view text)
     options.history = parse_history(key, text);
   } else {
     for (const Foreign& foreign : kForeign)
-      if (foreign.name == key) refuse(key, "a setting of this allocator", "one of PyTorch's", foreign.advice);
+      if (foreign.name == key)
+        refuse(key, "a setting of this allocator", "a setting of PyTorch's", foreign.advice);
     if (key.starts_with("pinned_"))
-      refuse(key, "a setting of this allocator", "one of PyTorch's",
+      refuse(key, "a setting of this allocator", "a setting of PyTorch's",
              "leave it out: it is about pinned host memory");
     refuse(key,
            "memory_limit, expandable_segments, garbage_collection_threshold, release_cached_every, "

@@ -24,7 +24,7 @@ std::byte spread(Ranks& ranks, std::byte mine, std::string_view operation) {
       const bool ended = (received & kEnd) == kEnd;
       throw rank_error(fmt::format("rank {}: {}", ranks.rank(), operation),
                        ended ? "all ranks to go on" : "all ranks to end",
-                       fmt::format("{} of rank {}", ended ? "the end" : "another call", receive.from),
+                       fmt::format("{} of rank {}", ended ? "the end" : "a call", receive.from),
                        "see the error of that rank, or start all ranks with the same program and data");
     }
     mine |= received;

@@ -138,7 +138,8 @@ void DeviceRanks::exchange(std::span<const Send> sends, std::span<const Receive>
 void DeviceRanks::check_in_time(std::chrono::steady_clock::time_point begin,
                                 std::string_view operation) const {
   if (std::chrono::steady_clock::now() - begin <= timeout_) return;
-  throw rank_error(ranks_.place(operation), "all ranks to take part in time", "none or some",
+  throw rank_error(ranks_.place(operation), "all ranks to take part in time",
+                   fmt::format("no answer in {} s", static_cast<double>(timeout_.count()) / 1000.0),
                    "look for the end of another rank, or raise ranks.timeout");
 }
 

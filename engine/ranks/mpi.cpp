@@ -64,7 +64,7 @@ Ranks launched_ranks(const RanksOptions& options) {
 }
 
 Ranks ranks_of_communicator(int, const RanksOptions&) {
-  throw config_error("communicator", "a build with MPI", "one without",
+  throw config_error("communicator", "a build with MPI", "a build without MPI",
                      "install MPI (scripts/setup --mpi) and build again");
 }
 
@@ -270,7 +270,8 @@ Ranks ranks_of_communicator(int communicator, const RanksOptions& options) {
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised == 0)
-    throw invalid_argument("communicator", "one of an initialised MPI", "none yet", "call MPI_Init first");
+    throw invalid_argument("communicator", "a communicator of an initialised MPI", "MPI before MPI_Init",
+                           "call MPI_Init first");
   return Ranks(std::make_unique<MpiTransport>(MPI_Comm_f2c(communicator), false), options);
 }
 

@@ -149,7 +149,7 @@ class Meeting {
     }
     if (hello.rank < lowest || hello.rank >= job_.size || peer(hello.rank).open()) {
       throw rank_error(where(), "one process of each rank",
-                       fmt::format("another one with RANK={}", hello.rank), kFix);
+                       fmt::format("a further process with RANK={}", hello.rank), kFix);
     }
   }
 

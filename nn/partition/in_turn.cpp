@@ -80,7 +80,8 @@ class PartsInTurn::Exchange final : public HaloExchange {
         .subspan(static_cast<size_t>(list_begin(owner)), static_cast<size_t>(to->sent));
   }
   void check_stage(const Tensor& sent) {
-    bool fits = before_ != nullptr && !std::exchange(used_, true);
+    const bool second = std::exchange(used_, true);
+    bool fits = before_ != nullptr && !second;
     const Part& part = parts_[current_];
     if (fits && !part.sent.empty()) {
       const Tensor& own = nodes_of(current_);
@@ -91,8 +92,8 @@ class PartsInTurn::Exchange final : public HaloExchange {
     }
     if (fits) return;
     throw invalid_argument("parts in turn", "a stage that exchanges the node values it is given, once",
-                           "another exchange",
-                           "give the stage another one behind it for the second exchange");
+                           second ? "a second exchange" : "an exchange of values that the stage computed",
+                           "divide the stage in two, each with one exchange of what it is given");
   }
 
   const std::vector<Part>& parts_;

@@ -122,10 +122,17 @@ std::vector<int32_t> bisect_coordinates(std::span<const float> positions, int di
     throw invalid_argument(kWhere, "positions [nodes, dim] for " + std::to_string(weights.size()) + " nodes",
                            std::to_string(positions.size()) + " values for dim " + std::to_string(dim));
   }
-  if (!std::all_of(positions.begin(), positions.end(), [](float x) { return std::isfinite(x); }))
-    throw invalid_argument(kWhere, "finite positions", "nan or infinity");
-  if (std::any_of(weights.begin(), weights.end(), [](int32_t weight) { return weight < 0; }))
-    throw invalid_argument(kWhere, "weights of 0 or more", "a negative one");
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (std::isfinite(positions[i])) continue;
+    throw invalid_argument(
+        kWhere, "finite positions",
+        std::to_string(positions[i]) + " at node " + std::to_string(i / static_cast<size_t>(dim)));
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] >= 0) continue;
+    throw invalid_argument(kWhere, "weights of 0 or more",
+                           std::to_string(weights[i]) + " at node " + std::to_string(i));
+  }
   return Bisection(positions, dim, weights).run(parts);
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/offsets.h>
 #include <meshgrad/nn/partition/part.h>
 
 #include <algorithm>
@@ -24,14 +25,15 @@ void sort_once(std::vector<Crossing>& list) {
 
 void check_edges(std::span<const SortedEdges> edge_sets, size_t nodes) {
   for (const SortedEdges& set : edge_sets) {
-    const bool fits = set.receiver_offsets.size() == nodes + 1 && set.receiver_offsets.front() == 0 &&
-                      static_cast<size_t>(set.receiver_offsets.back()) == set.senders.size() &&
-                      std::is_sorted(set.receiver_offsets.begin(), set.receiver_offsets.end());
-    if (!fits) {
+    const std::string fault = set.receiver_offsets.size() != nodes + 1
+                                  ? std::to_string(set.receiver_offsets.size()) + " offsets"
+                                  : find_offset_fault(std::span<const int32_t>(set.receiver_offsets),
+                                                      static_cast<int64_t>(set.senders.size()));
+    if (!fault.empty()) {
       throw invalid_argument("make_part: receiver_offsets",
                              "ascending offsets for " + std::to_string(nodes) + " nodes and " +
                                  std::to_string(set.senders.size()) + " edges",
-                             "others");
+                             fault);
     }
     for (const int32_t sender : set.senders) {
       if (sender >= 0 && static_cast<size_t>(sender) < nodes) continue;

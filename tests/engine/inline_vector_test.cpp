@@ -15,7 +15,7 @@ TEST_CASE("an inline vector holds what a vector holds, up to its capacity") {
   CHECK(list.size() == 3);
   CHECK(list.front() + list[1] + list.back() == "abc");
   CHECK(std::vector<std::string>(list) == std::vector<std::string>{"a", "b", "c"});
-  CHECK(contains(invalid_argument_text([&] { list.push_back("d"); }), "at most 3 values, got more than 3"));
+  CHECK(contains(invalid_argument_text([&] { list.push_back("d"); }), "at most 3 values, got 4"));
   CHECK(contains(invalid_argument_text([] { InlineVector<int, 2>(std::vector{1, 2, 3}); }), "at most 2"));
   list.clear();
   CHECK(list.empty());

@@ -246,7 +246,7 @@ TEST_CASE("TCP: ranks of another job, and two of one number") {
                  "needed WORLD_SIZE=3 on every rank, got 2 on rank 1"));
   const TcpJob second{1, 3, "127.0.0.1", port};
   CHECK(contains(first_of({{0, 3, "127.0.0.1", port}, second, second}),
-                 "needed one process of each rank, got another one with RANK=1"));
+                 "needed one process of each rank, got a further process with RANK=1"));
 }
 
 TEST_CASE("TCP: a stranger at the port is not a rank") {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/vocabulary.py finds private words, also across lines and in names, and accepts the field's own."""
+"""tests/vocabulary.py finds private words, also across lines and in names, and vague errors."""
 import pathlib
 import subprocess
 import sys
@@ -35,6 +35,13 @@ class VocabularyTest(unittest.TestCase):
         self.assertEqual(self.check("// recomputed in the backward pass; master weights; standard deviation\n"), [])
         self.assertEqual(self.check("double standard_deviation;  // of squared deviations\n"), [])
         self.assertEqual(self.check("// a dry run; a runtime; foreground; in turn\n"), [])
+
+    def test_errors_name_values_and_places(self):
+        self.assertEqual(self.check('throw data_error(name, "ascending offsets", "others", kFix);\n'), [1])
+        self.assertEqual(self.check('throw data_error(name,\n    fmt::format("{}", f(a, b)), "one of them", "");\n'), [1])
+        self.assertEqual(self.check('throw broken("integers", ok ? text : "another type");\n'), [1])
+        self.assertEqual(self.check('throw data_error(name, "another file than the output", target, kFix);\n'), [])
+        self.assertEqual(self.check('throw config_error(key, "1", fmt::format("{} of {}", a, b), "some other");\n'), [])
 
     def test_an_empty_tree_is_a_fault(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -261,7 +261,7 @@ TEST_CASE("an array on another device than the runtime's is refused") {
   Runtime cpu({.threads = 1});
   MeshPredictor predictor(cpu, file);
   const auto refused = [](auto&& call) {
-    return test::contains(test::message_of(call), "one on cuda:0, and a runtime of cpu");
+    return test::contains(test::message_of(call), "an array on cuda:0, and a runtime of cpu");
   };
   CHECK(refused([&] { predictor.set_mesh(c.solver.on_device()); }));
   predictor.set_mesh(c.solver.on_host());

@@ -209,7 +209,8 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   }
   if (!options.node_types.empty() && options.map.contains("types")) {
     throw config_error("node-types", "one array of node types",
-                       options.node_types + " and another by --map types", "leave one of them out");
+                       options.node_types + " and --map types=" + options.map.at("types"),
+                       "leave one of them out");
   }
   Inputs inputs;
   inputs.format = format.name;

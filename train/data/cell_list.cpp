@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/mesh_edges.h>
@@ -80,15 +83,19 @@ void add_polygon(CellList& list, Corners c) {
   list.add(c.size() <= kSmall.size() ? kSmall[c.size() - 1] : VtkCell::polygon, c);
 }
 
-bool is_cell_list(Corners corners, Corners ends, std::span<const uint8_t> types, int64_t points) {
-  if (ends.size() != types.size()) return false;
-  int32_t begin = 0;
+std::string find_cell_fault(Corners corners, Corners ends, std::span<const uint8_t> types, int64_t points) {
+  if (ends.size() != types.size()) return fmt::format("{} cells of {} types", ends.size(), types.size());
+  int64_t begin = 0;
   for (size_t cell = 0; cell < ends.size(); ++cell) {
-    if (ends[cell] < begin || !fits(types[cell], ends[cell] - begin)) return false;
+    if (ends[cell] < begin || !fits(types[cell], ends[cell] - begin))
+      return fmt::format("cell {} of type {} with {} corners", cell, types[cell], ends[cell] - begin);
     begin = ends[cell];
   }
-  return static_cast<size_t>(begin) == corners.size() &&
-         std::ranges::all_of(corners, [&](int32_t corner) { return corner >= 0 && corner < points; });
+  if (std::cmp_not_equal(begin, corners.size()))
+    return fmt::format("{} corners of cells with {}", corners.size(), begin);
+  const auto outside =
+      std::ranges::find_if(corners, [&](int32_t corner) { return corner < 0 || corner >= points; });
+  return outside == corners.end() ? "" : fmt::format("corner {} at {}", *outside, outside - corners.begin());
 }
 
 }  // namespace meshgrad

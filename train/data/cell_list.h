@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <meshgrad/train/data/field_info.h>
@@ -26,8 +27,9 @@ CellList cells_of(std::span<const int32_t> cells, CellKind kind);
 /// Adds a polygon; its last corner may stand several times.
 void add_polygon(CellList& list, std::span<const int32_t> corners);
 
-/// Whether the cells have the corners that their types need, below `points`. Offsets are checked first.
-bool is_cell_list(std::span<const int32_t> corners, std::span<const int32_t> ends,
-                  std::span<const uint8_t> types, int64_t points);
+/// The first cell without the corners that its type needs, or corner that is not below `points`, as errors
+/// name it; empty where there is none. Offsets are checked first.
+std::string find_cell_fault(std::span<const int32_t> corners, std::span<const int32_t> ends,
+                            std::span<const uint8_t> types, int64_t points);
 
 }  // namespace meshgrad

@@ -82,7 +82,7 @@ template <class T>
 std::span<const T> FieldView::frame_of(int64_t t) const {
   if (dtype != kDTypeOf<T>) {
     throw invalid_argument(fmt::format("field {}", name), fmt::format("a field of {}", name_of(kDTypeOf<T>)),
-                           fmt::format("one of {}", name_of(dtype)), "read it by its own type");
+                           fmt::format("a field of {}", name_of(dtype)), "read it by its own type");
   }
   if (t < 0 || (dynamic && t >= frames)) {
     throw invalid_argument(fmt::format("frame of field {}", name), fmt::format("0..{}", frames - 1),

@@ -43,9 +43,9 @@ struct OwnEdges {
     };
     if (!below(senders, mesh.nodes) || !below(receivers, mesh.nodes) || !below(offsets, mesh.edges + 1) ||
         !std::is_sorted(offsets.begin(), offsets.end())) {
-      throw data_error(
-          fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
-          "others: the file was changed while it was in use", "copy the file again, then resume the run");
+      throw data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index),
+                       "the edges it had when it was checked", "a file that was changed while it was in use",
+                       "copy the file again, then resume the run");
     }
     mesh.senders = senders;
     mesh.receivers = receivers;
@@ -161,7 +161,7 @@ std::vector<int32_t> points_of(const MeshView& mesh, PeriodicBox& box) {
   for (size_t axis = 0; axis < dim; ++axis) {
     if (box.period[axis] <= 0.0 || box.joined[axis]) continue;
     throw period_error(mesh, axis, "edges across the border, or nodes at the same place on both borders",
-                       fmt::format("neither with a period of {:.6g}", box.period[axis]),
+                       fmt::format("a period of {:.6g} without them", box.period[axis]),
                        "check the period against the mesh (meshgrad info), or set it to 0");
   }
   return point;
@@ -243,7 +243,8 @@ MeshEdges made_edges(const MeshView& given, const MeshEdgeOptions& options) {
     std::sort(reached.begin(), reached.end());
     senders.insert(senders.end(), reached.begin(), reached.end());
     if (senders.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-      throw config_error("data.hops", "fewer than 2^31 edges", "more", "lower data.hops");
+      throw config_error("data.hops", "fewer than 2^31 edges", fmt::format("{} or more", senders.size()),
+                         "lower data.hops");
     }
     offsets.push_back(static_cast<int32_t>(senders.size()));
   }

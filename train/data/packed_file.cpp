@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/offsets.h>
 #include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/data/mesh_edges.h>
@@ -28,39 +29,50 @@ std::span<const T> part(std::span<const std::byte> bytes, uint64_t offset, uint6
   return {reinterpret_cast<const T*>(bytes.data() + offset), static_cast<size_t>(count)};
 }
 
-bool all_below(std::span<const int32_t> numbers, uint64_t limit) {
-  return std::all_of(numbers.begin(), numbers.end(),
-                     [&](int32_t n) { return n >= 0 && static_cast<uint64_t>(n) < limit; });
-}
-
-bool are_offsets(std::span<const int32_t> offsets, uint64_t edges) {
-  return offsets.front() == 0 && static_cast<uint64_t>(offsets.back()) == edges &&
-         std::is_sorted(offsets.begin(), offsets.end());
+// The first number that is not in 0..limit - 1; empty where all are. Faults are texts for errors.
+std::string find_outside(std::string_view what, std::span<const int32_t> numbers, uint64_t limit) {
+  const auto at =
+      std::ranges::find_if(numbers, [&](int32_t n) { return n < 0 || static_cast<uint64_t>(n) >= limit; });
+  return at == numbers.end() ? "" : fmt::format("{} {} at {}", what, *at, at - numbers.begin());
 }
 
 // Every edge must have the receiver in whose range it lies. In sender_order, edges of one sender ascend and
 // have it as their sender, so that it is a permutation; together all ends are existing nodes.
-bool edges_fit_offsets(const MeshView& mesh) {
+std::string find_misplaced_edge(const MeshView& mesh) {
   for (size_t n = 0; n < static_cast<size_t>(mesh.nodes); ++n) {
     for (int32_t e = mesh.receiver_offsets[n]; e < mesh.receiver_offsets[n + 1]; ++e) {
-      if (mesh.receivers[static_cast<size_t>(e)] != static_cast<int32_t>(n)) return false;
+      if (mesh.receivers[static_cast<size_t>(e)] != static_cast<int32_t>(n))
+        return fmt::format("edge {} of node {} to node {}", e, n, mesh.receivers[static_cast<size_t>(e)]);
     }
     for (int32_t i = mesh.sender_offsets[n]; i < mesh.sender_offsets[n + 1]; ++i) {
       const int32_t edge = mesh.sender_order[static_cast<size_t>(i)];
-      if (mesh.senders[static_cast<size_t>(edge)] != static_cast<int32_t>(n)) return false;
-      if (i > mesh.sender_offsets[n] && edge <= mesh.sender_order[static_cast<size_t>(i) - 1]) return false;
+      if (mesh.senders[static_cast<size_t>(edge)] != static_cast<int32_t>(n))
+        return fmt::format("edge {} of node {} from node {}", edge, n,
+                           mesh.senders[static_cast<size_t>(edge)]);
+      if (i > mesh.sender_offsets[n] && edge <= mesh.sender_order[static_cast<size_t>(i) - 1])
+        return fmt::format("sender_order {} at {}, which does not ascend", edge, i);
     }
   }
-  return true;
+  return {};
 }
 
-bool is_consistent(const MeshView& mesh, int64_t node_types) {
+std::string find_fault(const MeshView& mesh, int64_t node_types) {
   const auto nodes = static_cast<uint64_t>(mesh.nodes);
   const auto edges = static_cast<uint64_t>(mesh.edges);
-  return all_below(mesh.node_type, static_cast<uint64_t>(node_types)) && all_below(mesh.cells, nodes) &&
-         all_below(mesh.sender_order, edges) && are_offsets(mesh.receiver_offsets, edges) &&
-         are_offsets(mesh.sender_offsets, edges) && edges_fit_offsets(mesh);
+  std::string fault = find_outside("node_type", mesh.node_type, static_cast<uint64_t>(node_types));
+  if (fault.empty()) fault = find_outside("cells", mesh.cells, nodes);
+  if (fault.empty()) fault = find_outside("sender_order", mesh.sender_order, edges);
+  const auto check = [&](const char* name, std::span<const int32_t> offsets) {
+    if (!fault.empty()) return;
+    if (const std::string found = find_offset_fault(offsets, mesh.edges); !found.empty())
+      fault = fmt::format("{} {}", name, found);
+  };
+  check("receiver_offsets", mesh.receiver_offsets);
+  check("sender_offsets", mesh.sender_offsets);
+  return fault.empty() ? find_misplaced_edge(mesh) : fault;
 }
+
+std::string text_of(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 }  // namespace
 
@@ -154,8 +166,11 @@ void PackedFile::read_header() {
   }
   std::memcpy(&header_, bytes_.data(), sizeof header_);
   if (header_.magic != kPackedMagic) {
-    throw data_error(path_.string(), "a packed file (.mgd)", "another kind of file",
-                     "pack it first with `meshgrad convert`");
+    throw data_error(
+        path_.string(), "a packed file (.mgd)",
+        fmt::format("a file that begins with the bytes {:02x}",
+                    fmt::join(std::vector<uint8_t>(header_.magic.begin(), header_.magic.end()), " ")),
+        "pack it first with `meshgrad convert`");
   }
   if (header_.version < kOldestPackedVersion || header_.version > kPackedVersion ||
       header_.trailer_bytes != sizeof trailer_) {
@@ -175,7 +190,7 @@ void PackedFile::read_trailer() {
   if (trailer_.magic != kPackedMagic || trailer_.file_bytes != bytes_.size() ||
       trailer_.trailer_hash != XXH3_64bits(&trailer_, sizeof trailer_ - sizeof trailer_.trailer_hash)) {
     throw data_error(path_.string(), "a whole file",
-                     fmt::format("one that is cut short or damaged at its end ({} bytes)", bytes_.size()),
+                     fmt::format("a file that is cut short or damaged at its end ({} bytes)", bytes_.size()),
                      kCopyOrConvertFix);
   }
 }
@@ -185,7 +200,10 @@ void PackedFile::read_description() {
   // Counts are bounded before they are multiplied.
   if (t.mesh_count > bytes_.size() / sizeof(MeshRecord) ||
       t.trajectory_count > bytes_.size() / sizeof(TrajectoryRecord)) {
-    throw data_error(where("index"), "records inside the file", "more than fit", kCopyOrConvertFix);
+    throw data_error(where("index"), "records inside the file",
+                     fmt::format("{} meshes and {} trajectories in {} bytes", t.mesh_count,
+                                 t.trajectory_count, bytes_.size()),
+                     kCopyOrConvertFix);
   }
   section(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
   section(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
@@ -197,8 +215,10 @@ void PackedFile::read_description() {
   const auto text = section(t.metadata_offset, t.metadata_bytes, "metadata");
   const uint64_t hash =
       XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), numbers.size()));
-  if (hash != t.description_hash || numbers.size() % sizeof(double) != 0) {
-    throw data_error(where("metadata"), "the checksum written with it", "another one", kCopyOrConvertFix);
+  check_same(hash, t.description_hash, "metadata");
+  if (numbers.size() % sizeof(double) != 0) {
+    throw data_error(where("statistics"), "numbers of 8 bytes", fmt::format("{} bytes", numbers.size()),
+                     kCopyOrConvertFix);
   }
   metadata_ = metadata_from_json({reinterpret_cast<const char*>(text.data()), text.size()}, header_.version,
                                  where("metadata"));
@@ -220,7 +240,8 @@ void PackedFile::read_description() {
 void PackedFile::read_source_meshes() {
   const uint64_t count = trailer_.source_mesh_count;
   if (count > trailer_.mesh_count)
-    throw data_error(where("index"), "a source for each mesh at most", "more", kCopyOrConvertFix);
+    throw data_error(where("index"), "a source for each mesh at most",
+                     fmt::format("{} for {} meshes", count, trailer_.mesh_count), kCopyOrConvertFix);
   if (count > 0 && metadata_.dim == 0)
     throw data_error(where("index"), "no sources of meshes without positions", std::to_string(count),
                      kCopyOrConvertFix);
@@ -236,7 +257,10 @@ void PackedFile::read_source_meshes() {
     if (record.mesh < next || record.mesh >= trailer_.mesh_count || !layout ||
         layout->bytes != record.bytes || record.points > kMax || record.cells > kMax ||
         record.corners > kMax) {
-      throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
+      throw data_error(where(what), "a consistent record",
+                       fmt::format("{} points, {} cells and {} corners in {} bytes", record.points,
+                                   record.cells, record.corners, record.bytes),
+                       kCopyOrConvertFix);
     }
     next = uint64_t{record.mesh} + 1;
     sources_.push_back(
@@ -251,7 +275,7 @@ std::string PackedFile::manifest() const {
   if (place.bytes == 0) return {};
   const auto text = section(place.offset, place.bytes, "manifest");
   std::string copy(reinterpret_cast<const char*>(text.data()), text.size());
-  check_same(XXH3_64bits(copy.data(), copy.size()) == place.hash, "manifest");
+  check_same(XXH3_64bits(copy.data(), copy.size()), place.hash, "manifest");
   return copy;
 }
 
@@ -260,12 +284,12 @@ void PackedFile::check_source(const MeshView& mesh) const {
   const SourceMesh& source = *mesh.source;
   const SourceMeshRecord& record = source_records_[static_cast<size_t>(mesh.source - sources_.data())];
   const std::string what = fmt::format("source of mesh {}", mesh.index);
-  check_same(section_checksum(record, bytes_.subspan(record.offset, record.bytes)) == record.checksum, what);
+  check_same(section_checksum(record, bytes_.subspan(record.offset, record.bytes)), record.checksum, what);
   const int64_t points = source.nodes_are_cells() ? int64_t{record.points} : mesh.nodes;
-  if (!is_cell_list(source.corners, source.ends, source.types, points) ||
-      (source.nodes_are_cells() && record.cells != mesh.nodes)) {
-    throw data_error(where(what), "cells of existing points", "others", kCopyOrConvertFix);
-  }
+  const std::string fault = source.nodes_are_cells() && record.cells != mesh.nodes
+                                ? fmt::format("{} cells for {} nodes", record.cells, mesh.nodes)
+                                : find_cell_fault(source.corners, source.ends, source.types, points);
+  if (!fault.empty()) throw data_error(where(what), "cells of existing points", fault, kCopyOrConvertFix);
 }
 
 void PackedFile::check_not_lost() const {
@@ -275,11 +299,11 @@ void PackedFile::check_not_lost() const {
                    "copy the file again, then resume the run");
 }
 
-void PackedFile::check_same(bool same, const std::string& what) const {
-  if (same) return;
+void PackedFile::check_same(uint64_t found, uint64_t written, const std::string& what) const {
+  if (found == written) return;
   check_not_lost();
-  throw data_error(where(what), "the checksum written with it", "another one: the content changed",
-                   kCopyOrConvertFix);
+  throw data_error(where(what), "the checksum " + text_of(written) + ", written with it",
+                   text_of(found) + ": the content changed", kCopyOrConvertFix);
 }
 
 void PackedFile::check_unchanged() const {
@@ -349,8 +373,8 @@ MeshView PackedFile::mesh(int64_t index) const {
   if (source != source_records_.end() && source->mesh == at)
     view.source = &sources_[static_cast<size_t>(source - source_records_.begin())];
   if (mesh_checked_[at].load(std::memory_order_acquire) != generation) {
-    if (!is_consistent(view, metadata_.node_types)) {
-      throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
+    if (const std::string fault = find_fault(view, metadata_.node_types); !fault.empty()) {
+      throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", fault,
                        kCopyOrConvertFix);
     }
     check_source(view);
@@ -372,9 +396,13 @@ void PackedFile::check_mesh(uint64_t index) const {
       record.nodes > kMax || record.edges > kMax || record.cells > kMax ||
       (record.cell_kind == 0 && record.cells != 0) || (record.dim == 0 && record.cell_kind != 0) ||
       record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
-    throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
+    throw data_error(
+        where(what), "a consistent record",
+        fmt::format("{} nodes, {} edges and {} cells of kind {} in {}-D, in {} bytes", record.nodes,
+                    record.edges, record.cells, record.cell_kind, record.dim, record.bytes),
+        kCopyOrConvertFix);
   }
-  check_same(section_checksum(record, data) == record.checksum, what);
+  check_same(section_checksum(record, data), record.checksum, what);
 }
 
 void PackedFile::check_trajectory(int64_t index) const {
@@ -393,17 +421,19 @@ void PackedFile::check_trajectory(int64_t index) const {
   const auto layout =
       trajectory_layout(metadata_.fields, record.frames, row_counts(mesh_record(record.mesh)));
   if (!layout || layout->bytes != record.bytes) {
-    throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
+    throw data_error(where(what),
+                     layout ? fmt::format("{} bytes", layout->bytes) : "frames that a file can hold",
+                     fmt::format("{} frames in {} bytes", record.frames, record.bytes), kCopyOrConvertFix);
   }
-  check_same(section_checksum(record, data) == record.checksum, what);
+  check_same(section_checksum(record, data), record.checksum, what);
   mesh(record.mesh);
   for (size_t f = 0; f < metadata_.fields.size(); ++f) {
     if (!metadata_.fields[f].node_split) continue;
     const auto nodes = part<int32_t>(data, layout->fields[f], mesh_record(record.mesh).nodes);
-    if (all_below(nodes, kNodeSplitNames.size())) continue;
     const auto wrong = std::ranges::find_if(nodes, [](int32_t split) {
       return split < 0 || static_cast<size_t>(split) >= kNodeSplitNames.size();
     });
+    if (wrong == nodes.end()) continue;
     throw data_error(where(what), "0 to 3 in the node split " + metadata_.fields[f].name,
                      fmt::format("{} at node {}", *wrong, wrong - nodes.begin()), kCopyOrConvertFix);
   }

@@ -276,7 +276,7 @@ class PackedFile {
   void check_source(const MeshView& mesh) const;
   void check_trajectory(int64_t index) const;
   void check_not_lost() const;
-  void check_same(bool same, const std::string& what) const;
+  void check_same(uint64_t found, uint64_t written, const std::string& what) const;
   std::span<const std::byte> section(uint64_t offset, uint64_t bytes, const std::string& what) const;
   std::string where(std::string_view part) const;
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/json_fault.h>
@@ -262,16 +263,19 @@ PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::
   } catch (const Json::exception& error) {
     throw data_error(where, "the metadata of a packed file", json_fault(text, error), kConvertFix);
   }
-  const bool fields_fit =
-      std::all_of(metadata.fields.begin(), metadata.fields.end(), [](const FieldInfo& field) {
-        const auto components = static_cast<size_t>(field.components);
-        return field.components >= 1 && field.components <= 65535 &&
-               (field.offset.empty() || field.offset.size() == components);
-      });
   const int least = version > 3 ? 0 : 2;
-  if (metadata.dim < least || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
-    throw data_error(where, fmt::format("{} to 3 dimensions and fields of 1..65535 components", least),
-                     "others", kConvertFix);
+  if (metadata.dim < least || metadata.dim > 3 || metadata.fields.size() > 4096) {
+    throw data_error(where, fmt::format("{} to 3 dimensions and at most 4096 fields", least),
+                     fmt::format("{} and {}", metadata.dim, metadata.fields.size()), kConvertFix);
+  }
+  for (const FieldInfo& field : metadata.fields) {
+    if (field.components >= 1 && field.components <= 65535 &&
+        (field.offset.empty() || std::cmp_equal(field.offset.size(), field.components)))
+      continue;
+    throw data_error(
+        where, "fields of 1..65535 components, each with an offset or none",
+        fmt::format("{} and {} offsets of {}", field.components, field.offset.size(), field.name),
+        kConvertFix);
   }
   for (const FieldInfo& field : metadata.fields) {
     if (!field.node_split ||

@@ -181,7 +181,7 @@ std::string_view header_text(std::span<const std::byte> bytes, std::string_view 
   std::memcpy(&length, bytes.data(), sizeof length);
   if (length > kMaxHeaderBytes) {
     throw data_error(file, "a safetensors file",
-                     "another file, or a damaged one: it begins with no length of a header",
+                     fmt::format("a file that begins with {}, which is no length of a header", length),
                      "check the path");
   }
   if (length > bytes.size() - 8) {
@@ -191,7 +191,9 @@ std::string_view header_text(std::span<const std::byte> bytes, std::string_view 
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   if (!text.starts_with('{')) {
-    throw data_error(file, "a JSON header that begins with '{'", "something else",
+    throw data_error(file, "a JSON header that begins with '{'",
+                     text.empty() ? "an empty header"
+                                  : fmt::format("byte 0x{:02x}", static_cast<unsigned char>(text.front())),
                      "this is not a safetensors file, or it is damaged: check the path");
   }
   return text;

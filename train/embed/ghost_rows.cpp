@@ -102,8 +102,11 @@ void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_v
     error = std::current_exception();
   }
   if (!or_leave(ranks, [&] { return agree(ranks, error != nullptr, place); })) return;
+  const auto failed = or_leave(ranks, [&] { return all_gather(ranks, uint8_t{error != nullptr}, place); });
   if (error != nullptr) std::rethrow_exception(error);
-  throw data_error(place, "no error on any rank", "one on another rank", "see the error of that rank");
+  throw data_error(place, "no error on any rank",
+                   fmt::format("an error on rank {}", std::ranges::find(failed, 1) - failed.begin()),
+                   "see the error of that rank");
 }
 
 GhostRows::GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part)

@@ -35,7 +35,7 @@ HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device,
   if (device.kind == DeviceKind::cpu) return nullptr;
   if (runtime_ == nullptr || device != runtime_->device()) {
     throw invalid_argument(what, "an array in the host's memory or in that of the runtime's device",
-                           fmt::format("one on {}, and a runtime of {}", name_of(device),
+                           fmt::format("an array on {}, and a runtime of {}", name_of(device),
                                        runtime_ == nullptr ? "none" : name_of(runtime_->device())),
                            "copy it to the host, or make the runtime on its device");
   }

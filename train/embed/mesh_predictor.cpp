@@ -127,7 +127,7 @@ void MeshPredictor::Loaded::check_earlier(std::string_view call, int64_t steps_b
   const std::string place = fmt::format("MeshPredictor: {}", call);
   if (earlier() == 0) {
     throw invalid_argument(place, "a model of second changes, or with data.history above 1",
-                           "one that steps from a single frame", "leave this call out");
+                           "a model that steps from a single frame", "leave this call out");
   }
   if (steps_before < 1 || steps_before > earlier()) {
     throw invalid_argument(place, fmt::format("1 to {} steps before", earlier()),
@@ -240,8 +240,11 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
   const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; i < arrays.size(); ++i) {
     if (arrays[i].in_parts != arrays.front().in_parts) {
-      throw invalid_argument("MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
-                             "both", "give ghost nodes with each mesh, or with none");
+      throw invalid_argument(
+          "MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
+          fmt::format("mesh {} {} and the first {}", i, arrays[i].in_parts ? "in parts" : "whole",
+                      arrays.front().in_parts ? "in parts" : "whole"),
+          "give ghost nodes with each mesh, or with none");
     }
     if (arrays[i].in_parts && world().any()) {
       throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",

@@ -2,15 +2,29 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/online_config.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>
 
+#include <initializer_list>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace meshgrad {
+namespace {
+
+void need_defaults(const Config& config, std::initializer_list<const char*> keys, const char* fix) {
+  for (const char* name : keys) {
+    const ConfigKey& key = *find_key(name);
+    const std::string needed = toml_literal(key, Config{}), got = toml_literal(key, config);
+    if (got != needed) throw config_error(name, needed + " with OnlineTrainer", got, fix);
+  }
+}
+
+}  // namespace
 
 Config online_config(Config config) {
   config.normalize.mode = NormalizeMode::online;
@@ -21,22 +35,13 @@ Config online_config(Config config) {
   if (config.train.accumulate != 1)
     throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
                        "raise train.batch instead");
-  if (config.recompute.mode != RecomputeMode::off)
-    throw config_error("recompute.mode", "\"off\" with OnlineTrainer", "another", "leave it out");
-  const TrainConfig& train = config.train;
-  if (!train.init.empty() || !train.freeze.empty() || train.ema > 0)
-    throw config_error("train", "no init, freeze and ema with OnlineTrainer", "one of them", "leave it out");
+  need_defaults(config,
+                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs"},
+                "leave it out");
   if (edge_options(config.data) != MeshEdgeOptions{})
-    throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
-                       "leave them out, or train on a packed file");
-  if (config.ranks.reduction != RankReduction::fast)
-    throw config_error("ranks.reduction", "\"fast\" with OnlineTrainer", "\"ordered\"", "leave it out");
-  if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
-    throw config_error("train", "no epochs, patience and validate_rollouts with OnlineTrainer", "one of them",
-                       "leave it out; when to stop is the solver's choice, by held_out_loss");
-  }
-  if (config.graphs != GraphsMode::off)
-    throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
+    need_defaults(config, {"data.hops", "data.period"}, "leave it out, or train on a packed file");
+  need_defaults(config, {"train.epochs", "train.patience", "train.validate_rollouts"},
+                "leave it out; when to stop is the solver's choice, by held_out_loss");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
     throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",
                        "meshes that meshgrad cuts", "leave them out, or give the solver's parts by set_mesh");

@@ -18,6 +18,7 @@
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/run/same_config.h>
 #include <meshgrad/train/learn/run/step_cache.h>
 #include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/run/validation.h>
@@ -39,19 +40,15 @@ namespace fs = std::filesystem;
 
 /// Ranks that would train different models would wait for each other, or spoil the sums.
 void check_same_on_ranks(Ranks& ranks, Config config, int64_t steps) {
-  struct Seen {
-    uint64_t config;
-    int64_t steps;
-    bool operator==(const Seen&) const = default;
-  };
+  constexpr const char* kFix = "create it alike on all ranks, or load files that were saved together";
   config.run.dir.clear();
-  const Seen mine{hash_of(to_toml(config)), steps};
-  for (const Seen& other : all_gather(ranks, mine, "start of an OnlineTrainer")) {
-    if (other == mine) continue;
-    throw config_error("OnlineTrainer", "the same configuration, and as many steps, on all ranks",
-                       fmt::format("{} and {} steps, or different keys", mine.steps, other.steps),
-                       "create it alike on all ranks, or load files that were saved together");
-  }
+  check_same_config(ranks, config, kFix);
+  const std::vector<int64_t> all = all_gather(ranks, steps, "start of an OnlineTrainer");
+  const auto other = std::ranges::find_if(all, [&](int64_t there) { return there != all.front(); });
+  if (other == all.end()) return;
+  throw config_error("OnlineTrainer", "as many steps on all ranks",
+                     fmt::format("{} on rank 0 and {} on rank {}", all.front(), *other, other - all.begin()),
+                     kFix);
 }
 
 /// What `make` gives, unless it throws on one of the ranks.
@@ -195,9 +192,13 @@ struct OnlineTrainer::State {
                              "a mesh in parts", "set the whole mesh, on one process");
     }
     const LossConfig& loss = config.loss;
-    if (loss.name != LossName::relative_l2 && loss.sample >= 1.0 && loss.type_weights.empty()) return;
+    std::string got;
+    if (loss.name == LossName::relative_l2) got = "name = \"relative_l2\"";
+    if (loss.sample < 1.0) got = fmt::format("sample = {}", loss.sample);
+    if (!loss.type_weights.empty()) got = fmt::format("{} type_weights", loss.type_weights.size());
+    if (got.empty()) return;
     throw config_error("loss", "no relative_l2, sample and type_weights on a mesh that the solver has cut",
-                       "one of them", "leave it out: a rank knows its own part of a sample alone");
+                       got, "leave it out: a rank knows only its own part of a sample");
   }
   void learn_from(const Kept& kept);
   void merge_learned() {

@@ -25,7 +25,7 @@ class OwnProcess {
   void check(std::string_view what) const {
     if (!left_behind()) return;
     throw invalid_argument(what, "one of this process, on a GPU or with a communicator",
-                           fmt::format("one that process {} made before fork()", process_),
+                           fmt::format("a copy of what process {} made before fork()", process_),
                            "make a runtime in this process");
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
+#include <meshgrad/train/data/json_fault.h>
 #include <meshgrad/train/embed/replay_buffer.h>
 
 #include <fmt/format.h>
@@ -31,13 +32,14 @@ std::vector<T> values_of(const SafetensorsView& view, const std::string& name) {
   return std::vector<T>(wide.begin(), wide.end());
 }
 
-/// What a faulty description is reported as, whatever the JSON library says.
+/// Reports a faulty description as DataError.
 template <class Read>
 auto described(const SafetensorsView& view, Read&& read) {
+  const std::string text = view.metadata_at(kKey);
   try {
-    return read(Json::parse(view.metadata_at(kKey)));
-  } catch (const Json::exception&) {
-    throw data_error(view.file + ": " + kKey, "a description of a replay buffer", "other text",
+    return read(Json::parse(text));
+  } catch (const Json::exception& error) {
+    throw data_error(view.file + ": " + kKey, "a description of a replay buffer", json_fault(text, error),
                      "use another file that OnlineTrainer saved");
   }
 }
@@ -105,8 +107,10 @@ void ReplayBuffer::set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers
   if (mesh.in_parts) own.part = given_part(mesh, options_.dim);
   own.numbers = std::move(numbers);
   if (!meshes_.empty() && meshes_.front().part.has_value() != mesh.in_parts) {
-    throw invalid_argument("OnlineTrainer: mesh", "meshes that are all in parts, or all whole", "both",
-                           "give ghost nodes with each mesh, or with none");
+    throw invalid_argument(
+        "OnlineTrainer: mesh", "meshes that are all in parts, or all whole",
+        mesh.in_parts ? "a mesh in parts after whole ones" : "a whole mesh after meshes in parts",
+        "give ghost nodes with each mesh, or with none");
   }
   const int64_t added = add_mesh(std::move(own), mesh);
   for (size_t i = 0; mesh_ >= 0 && i < current_.size(); ++i)
@@ -335,8 +339,9 @@ OnlineOptions ReplayBuffer::saved_options(const SafetensorsView& view) {
 }
 
 void ReplayBuffer::load(const SafetensorsView& view) {
-  const auto check = [&](bool fits, const std::string& what) {
-    if (!fits) throw data_error(view.file + ": " + what, "sizes that fit", "others", "use another file");
+  const auto check = [&](bool fits, const std::string& what, const auto& got) {
+    if (!fits)
+      throw data_error(view.file + ": " + what, "sizes that fit", fmt::format("{}", got), "use another file");
   };
   described(view, [&](const Json& json) {
     const auto meshes = json.at("meshes").get<int64_t>();
@@ -351,11 +356,11 @@ void ReplayBuffer::load(const SafetensorsView& view) {
                          values_of<int32_t>(view, prefix + "ghost_number")};
         check(part->ghost_owner.size() == part->ghost_number.size() &&
                   part->ghost_owner.size() <= view.at(prefix + "node_type").elements(),
-              prefix + "ghost_number");
+              prefix + "ghost_number", part->ghost_number.size());
         // Files of earlier versions have none: each rank then counts its nodes alone.
         if (view.contains(prefix + "numbers")) numbers = values_of<int32_t>(view, prefix + "numbers");
         check(numbers.empty() || numbers.size() == view.at(prefix + "node_type").elements(),
-              prefix + "numbers");
+              prefix + "numbers", numbers.size());
       }
       add_mesh({values_of<float>(view, prefix + "positions"), values_of<int32_t>(view, prefix + "node_type"),
                 part, std::move(numbers)},
@@ -365,33 +370,36 @@ void ReplayBuffer::load(const SafetensorsView& view) {
     learned_ = json.at("learned").get<int64_t>();
     held_ = json.at("held").get<int64_t>();
     mesh_ = json.at("mesh").get<int64_t>();
-    check(mesh_ >= -1 && mesh_ < meshes && seen_ >= 0 && learned_ >= 0 && held_ >= 0, kKey);
+    check(mesh_ >= -1 && mesh_ < meshes && seen_ >= 0 && learned_ >= 0 && held_ >= 0, kKey,
+          fmt::format("mesh {}, {} samples seen, {} learned, {} held out", mesh_, seen_, learned_, held_));
     const auto size_on = [&](int64_t mesh) {
       size_t size = 0;
       for (size_t field = 0; field < options_.fields.size(); ++field) size += size_of_field(field, mesh);
       return size;
     };
     const auto read = [&](const char* name, std::deque<Sample>& samples, int64_t count, int64_t capacity) {
-      check(std::cmp_equal(json.at(name).size(), std::min(count, capacity)), name);
+      check(std::cmp_equal(json.at(name).size(), std::min(count, capacity)), name, json.at(name).size());
       for (const Json& entry : json.at(name)) {
         const auto mesh = entry.get<int64_t>();
-        check(mesh >= 0 && mesh < meshes, name);
+        check(mesh >= 0 && mesh < meshes, name, mesh);
         Sample sample{mesh, values_of<float>(view, fmt::format("replay.{}.{}", name, samples.size()))};
-        check(sample.values.size() == size_on(mesh) * static_cast<size_t>(frames_), name);
+        check(sample.values.size() == size_on(mesh) * static_cast<size_t>(frames_), name,
+              sample.values.size());
         samples.push_back(std::move(sample));
       }
     };
     read("train", train_, learned_, options_.capacity);
     read("valid", valid_, held_, options_.held_out);
     const auto window = json.at("window").get<int64_t>();
-    check(window >= 0 && window <= frames_ && (window == 0 || mesh_ >= 0), "window");
+    check(window >= 0 && window <= frames_ && (window == 0 || mesh_ >= 0), "window", window);
     for (int64_t i = 0; i < window; ++i) {
       window_.push_back(values_of<float>(view, fmt::format("replay.window.{}", i)));
-      check(window_.back().size() == size_on(mesh_), "window");
+      check(window_.back().size() == size_on(mesh_), "window", window_.back().size());
     }
     for (size_t i = 0; i < current_.size(); ++i) {
       current_[i] = values_of<float>(view, fmt::format("replay.current.{}", i));
-      check(current_[i].empty() || (mesh_ >= 0 && current_[i].size() == size_of_field(i, mesh_)), "current");
+      check(current_[i].empty() || (mesh_ >= 0 && current_[i].size() == size_of_field(i, mesh_)), "current",
+            current_[i].size());
     }
     return 0;
   });

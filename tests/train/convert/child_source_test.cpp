@@ -135,7 +135,7 @@ TEST_CASE("a child that crashes, loops, or takes too much memory is one error") 
                        }),
                        "keeps the library busy for 1 s"));
   CHECK(test::contains(error_of([](int) { std::vector<char>(size_t{300} << 20, 'x'); }),
-                       "needed trajectories of at most 256 MiB, got more"));
+                       "needed trajectories of at most 256 MiB, got an allocation of HDF5 past it"));
   CHECK(error_of([](int) { throw data_error("here", "a", "b", "c"); }) == "[here] needed a, got b; fix: c");
   CHECK(error_of([](int) {}).empty());
 }

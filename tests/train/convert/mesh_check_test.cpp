@@ -146,7 +146,8 @@ TEST_CASE("node types that change over time are refused, and positions in two pl
   NpzArrays twice = square_arrays(5);
   twice["mesh_pos"] = twice["world_pos"] = npy<float>("<f4", "(5, 4, 2)", counting(40));
   CHECK(contains(convert_arrays(twice).error,
-                 "needed positions over frames, or a field \"world_pos\", got both"));
+                 "needed positions over frames, or a field \"world_pos\", got positions over frames and a "
+                 "field \"world_pos\""));
   twice["mesh_pos"] = square_arrays(5)["mesh_pos"];
   CHECK(convert_arrays(twice).error == "");
 }
@@ -170,10 +171,9 @@ TEST_CASE("HDF5: rows of node types that change are refused with the place, rows
   REQUIRE(positions.components == 2);
   CHECK(std::ranges::equal(positions.frame(0), moving.trajectory(0).mesh().positions));
   CHECK_FALSE(std::ranges::equal(positions.frame(1), moving.trajectory(0).mesh().positions));
-  CHECK(contains(
-      error({"x", "y", "z", "node_type", "u", "kind"}),
-      "nodal_data: row node_type] needed node types that do not change over time, got another value at "
-      "frame 1, node 0"));
+  CHECK(contains(error({"x", "y", "z", "node_type", "u", "kind"}),
+                 "nodal_data: row node_type] needed node types that do not change over time, got a change at "
+                 "frame 1, node 0"));
 }
 
 TEST_CASE("doubtful places of a mesh are counted, with the first") {

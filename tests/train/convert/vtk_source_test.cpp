@@ -294,10 +294,12 @@ TEST_CASE("polyhedra by their faces, in the forms that VTK writes") {
   }
   const auto error = [](const std::string& faces) { return message_of([&] { parse(two_cubes(faces)); }); };
   CHECK(contains(error(""), "faceoffsets"));
-  CHECK(contains(error(array_of("faces", "") + array_of("faceoffsets", "-1 -1")), "none of cell 1"));
-  CHECK(contains(error(array_of("faces", "1 2 0 1") + array_of("faceoffsets", "-1 4")), "others of cell 1"));
   CHECK(
-      contains(error(array_of("faces", "2 3 0 1 2") + array_of("faceoffsets", "-1 5")), "others of cell 1"));
+      contains(error(array_of("faces", "") + array_of("faceoffsets", "-1 -1")), "got cell 1 without faces"));
+  CHECK(contains(error(array_of("faces", "1 2 0 1") + array_of("faceoffsets", "-1 4")),
+                 "got the faces of cell 1"));
+  CHECK(contains(error(array_of("faces", "2 3 0 1 2") + array_of("faceoffsets", "-1 5")),
+                 "got the faces of cell 1"));
   CHECK(contains(error(array_of("faces", "1 3 0 1 12") + array_of("faceoffsets", "-1 5")), "got 12"));
   CHECK(contains(error(replaced(listed, ">0 7<", ">7 0<")), "ascend"));
   CHECK(contains(error(replaced(listed, "4 7 10", "4 2 10")), "ascend"));

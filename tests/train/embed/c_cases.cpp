@@ -270,7 +270,7 @@ void refuse_keys(Host& c) {
   refused("optimizer.momentum = 0.5\n", "optimizer.momentum");
   refused("schedule.final_lr = 1.0\n", "schedule.final_lr");
   refused("data.value_targets = ['v']\n", "data.value_targets");
-  refused("train.epochs = 2\n", "no epochs, patience and validate_rollouts with OnlineTrainer");
+  refused("train.epochs = 2\n", "[train.epochs] needed 0 with OnlineTrainer, got 2");
   refused("optimizer.weight_decay = 'fast'\n", "optimizer.weight_decay");
   const Answer answer = c.create_trainer(kFlow, &trainer, !c.spoils());
   if (c.spoils()) answer.refused(kInvalid, "fields] needed a pointer");

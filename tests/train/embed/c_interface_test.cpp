@@ -86,7 +86,7 @@ TEST_CASE("on parts and a device: who cannot read an array tells the others" *
     if (c.spoils())
       return expect(contains(answer.text, fmt::format("{} bytes of allocated device memory", bytes)),
                     answer.text);
-    answer.refused(MESHGRAD_DATA_ERROR, "got one on another rank");
+    answer.refused(MESHGRAD_DATA_ERROR, "got an error on rank ");
   });
   CHECK(endings == Endings(3));
 }

@@ -380,7 +380,7 @@ TEST_CASE("a frame that one rank cannot give is refused on all, and the next one
     samples[rank] = trainer.seen();
   });
   CHECK(contains(texts[1], "[OnlineTrainer: field velocity] needed values, got none"));
-  for (const size_t other : {size_t{0}, size_t{2}}) CHECK(contains(texts[other], "got one on another rank"));
+  for (const size_t other : {size_t{0}, size_t{2}}) CHECK(contains(texts[other], "got an error on rank 1;"));
   for (const int64_t seen : samples) CHECK(seen == 2);  // of frames 0, 2 and 3
 }
 

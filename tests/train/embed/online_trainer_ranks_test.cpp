@@ -157,7 +157,7 @@ TEST_CASE("a rank that cannot make its trainer refuses it on all, which then mak
   });
   CHECK(contains(errors[1], "memory"));
   for (const size_t other : {size_t{0}, size_t{2}})
-    CHECK(contains(errors[other], "[OnlineTrainer] needed no error on any rank, got one on another rank"));
+    CHECK(contains(errors[other], "[OnlineTrainer] needed no error on any rank, got an error on rank "));
 }
 
 TEST_CASE("ranks that would train different models are refused") {
@@ -172,7 +172,8 @@ TEST_CASE("ranks that would train different models are refused") {
     ++told;
     while (told < 2) std::this_thread::yield();  // the end of one would be the other's error
   });
-  for (const std::string& error : errors) CHECK(contains(error, "the same configuration"));
+  for (const std::string& error : errors)
+    CHECK(contains(error, "[optimizer.lr] needed the same value on all ranks, got "));
   Runtime runtime({.threads = 1});
   Config config = online_config();
   config.ranks.parts_in_turn = 2;

@@ -226,7 +226,7 @@ TEST_CASE("faults of a host application are refused with the fix") {
        {&TrainConfig::epochs, &TrainConfig::patience, &TrainConfig::validate_rollouts}) {
     config = online_config();
     config.train.*key = 2;
-    CHECK(contains(error(), "no epochs, patience and validate_rollouts with OnlineTrainer"));
+    CHECK(contains(error(), "0 with OnlineTrainer"));
   }
   config = online_config();
   config.data.hops = 2;

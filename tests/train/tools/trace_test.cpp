@@ -168,7 +168,7 @@ TEST_CASE("what is wrong is named with its line and a fix") {
   check_refused("a 0 5\nf 1\n", "[trace:2] needed the free of a block that is in use, got 1, which is not");
   check_refused("a 0 5\nf 0\nf 0\n", "[trace:3] needed the free of a block");
   check_refused("a 0 5\na 0 6\n",
-                "[trace:2] needed a block that is not in use, got one in use since trace:1");
+                "[trace:2] needed a block that is not in use, got a block in use since trace:1");
   check_refused("a 0 0\na 0 0\n", "[trace:2] needed a block that is not in use");
   check_refused("\x80\x04}", "scripts/pytorch-trace");
   check_refused(std::string("PK\x03\x04rest"), "scripts/pytorch-trace");
@@ -183,7 +183,8 @@ TEST_CASE("so is it in a log of RMM") {
   check_refused(header + "1,2,allocate,0x10,-256,0\n", "[trace:2] needed a size");
   check_refused(header + "1,2,free,0x10,256,0\n",
                 "[trace:2] needed the free of a block that is in use, got 0x10");
-  check_refused(header + "1,2,allocate,0x10,8,0\n1,2,allocate,0x10,8,0\n", "got one in use since trace:2");
+  check_refused(header + "1,2,allocate,0x10,8,0\n1,2,allocate,0x10,8,0\n",
+                "got a block in use since trace:2");
 }
 
 TEST_CASE("and in a history") {

@@ -262,8 +262,8 @@ std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std:
 ArrayMap read_array_map(const std::filesystem::path& file) {
   const std::string content = read_file(file, kLargestMapFile + 1);
   if (content.size() <= kLargestMapFile) return parse_array_map(content, file.string());
-  throw data_error(file.string(), "a map of at most 64 MiB, a line NAME=ARRAY each", "more",
-                   "check the path");
+  throw data_error(file.string(), "a map of at most 64 MiB, a line NAME=ARRAY each",
+                   fmt::format("{} bytes or more", content.size()), "check the path");
 }
 
 ArrayMap parse_array_map(std::string_view content, const std::string& file) {

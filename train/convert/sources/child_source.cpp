@@ -229,7 +229,8 @@ class ChildSource : public TrajectorySource {
     const int status = stop();
     const int number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     std::string got = fmt::format("a crash of the library ({})", number > 0 ? strsignal(number) : "exit");
-    if (number == SIGXCPU) got = fmt::format("one that keeps the library busy for {} s", limits_.cpu_seconds);
+    if (number == SIGXCPU)
+      got = fmt::format("a file that keeps the library busy for {} s", limits_.cpu_seconds);
     return data_error(path_.string(), fmt::format("a file that {} can read", library_), got,
                       "the file is damaged or hostile: write it again, or convert it to NPZ");
   }
@@ -238,7 +239,8 @@ class ChildSource : public TrajectorySource {
     return data_error(
         path_.string(),
         fmt::format("trajectories of at most {:.0f} MiB", mebibytes(static_cast<int64_t>(limits_.memory))),
-        "more", "write shorter trajectories, or convert the file to NPZ");
+        fmt::format("an allocation of {} past it", library_),
+        "write shorter trajectories, or convert the file to NPZ");
   }
 
   /// The next message that is not a warning.

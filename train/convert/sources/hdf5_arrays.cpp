@@ -104,7 +104,7 @@ namespace meshgrad {
 
 struct Hdf5Arrays::File {};
 Hdf5Arrays::Hdf5Arrays(const std::filesystem::path& path) {
-  throw data_error(path.string(), "a build of meshgrad with HDF5", "one without it",
+  throw data_error(path.string(), "a build of meshgrad with HDF5", "a build without HDF5",
                    "install libhdf5-dev and build again, or convert the file to NPZ");
 }
 Hdf5Arrays::~Hdf5Arrays() = default;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -40,6 +41,15 @@ struct Hdf5Array {
   std::vector<T> values;
 };
 
+/// What a data set of this class holds, as errors say it.
+inline std::string_view hdf5_class_name(H5T_class_t kind) {
+  constexpr std::array<std::string_view, 11> kNames{
+      "integers",      "floats",     "times",        "text",          "bit fields", "opaque data",
+      "compound data", "references", "enumerations", "variable text", "arrays"};
+  const auto index = static_cast<size_t>(kind);  // H5T_NO_CLASS is -1
+  return index < kNames.size() ? kNames[index] : "data of an unknown class";
+}
+
 /// Throws DataError, naming `where` and the data set, for one that is missing, damaged, of another rank, of
 /// other data than numbers, or stored in other files.
 template <class T>
@@ -51,17 +61,16 @@ Hdf5Array<T> read_hdf5_array(hid_t group, const char* name, int rank, hid_t memo
   };
   if (H5Lexists(group, name, H5P_DEFAULT) <= 0) throw broken("this data set", "none");
   const Hdf5Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
-  if (!dataset) throw broken("a data set", "something else");
+  if (!dataset) throw broken("a data set", "a group or a type of this name");
   const Hdf5Handle creation(H5Dget_create_plist(dataset.id()), H5Pclose);
   if (!creation || H5Pget_layout(creation.id()) == H5D_VIRTUAL || H5Pget_external_count(creation.id()) != 0)
     throw broken("data in this file", "data in other files (virtual or external storage)");
   const Hdf5Handle space(H5Dget_space(dataset.id()), H5Sclose);
   const Hdf5Handle type(H5Dget_type(dataset.id()), H5Tclose);
   const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
-  if (kind != H5T_INTEGER && kind != H5T_FLOAT) throw broken("numbers", "other data");
-  if (!space || H5Sget_simple_extent_ndims(space.id()) != rank) {
-    throw broken(fmt::format("{} dimensions", rank), "another number of them");
-  }
+  if (kind != H5T_INTEGER && kind != H5T_FLOAT) throw broken("numbers", hdf5_class_name(kind));
+  const int dimensions = space ? H5Sget_simple_extent_ndims(space.id()) : 0;
+  if (dimensions != rank) throw broken(fmt::format("{} dimensions", rank), fmt::format("{}", dimensions));
   Hdf5Array<T> array;
   array.shape.resize(static_cast<size_t>(rank));
   H5Sget_simple_extent_dims(space.id(), array.shape.data(), nullptr);
@@ -83,7 +92,8 @@ Hdf5Array<T> read_hdf5_array(hid_t group, const char* name, int rank, hid_t memo
 inline Hdf5Handle open_hdf5_file(const std::filesystem::path& path) {
   Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   if (!file)
-    throw data_error(path.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
+    throw data_error(path.string(), "an HDF5 file", "a file that the HDF5 library does not open",
+                     "copy it again");
   return file;
 }
 

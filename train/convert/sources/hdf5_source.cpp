@@ -123,7 +123,7 @@ class Hdf5Source : public TrajectorySource {
     if (record_ == ids_.size()) return std::nullopt;
     const std::string where = fmt::format("{}: data/{}", path_.string(), ids_[record_]);
     const Hdf5Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
-    if (!group) throw data_error(where, "a group", "something else", "keep only groups in data/");
+    if (!group) throw data_error(where, "a group", "a data set or a type", "keep only groups in data/");
     RawTrajectory t = read_group(group.id(), where);
     t.name = where;
     t.record = static_cast<int64_t>(record_++);
@@ -194,7 +194,8 @@ class Hdf5Source : public TrajectorySource {
       }
     }
     if (t.dim == 0) {
-      throw data_error(where + ": nodal_data", "rows x and y (and z) for the positions", "none of that name",
+      throw data_error(where + ": nodal_data", "rows x and y (and z) for the positions",
+                       fmt::format("{}", fmt::join(row_names(group, nodal.shape[0], where), ",")),
                        "name the rows: --fields x,y,z,...");
     }
     return t;
@@ -231,7 +232,7 @@ class Hdf5Source : public TrajectorySource {
     const auto nodes = static_cast<size_t>(t.nodes);
     return data_error(
         fmt::format("{}: nodal_data: {}", where, what), needed,
-        fmt::format("another value at frame {}, node {}", row / nodes, row % nodes),
+        fmt::format("a change at frame {}, node {}", row / nodes, row % nodes),
         "write the first frame's value in all frames, and what changes as rows of another name");
   }
 
@@ -240,14 +241,16 @@ class Hdf5Source : public TrajectorySource {
     const auto first =
         nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
     const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
-    const bool flat = std::all_of(first, last, [&](float z) { return z == *first; });
+    const auto odd = std::find_if(first, last, [&](float z) { return z != *first; });
+    const bool flat = odd == last;
     if (dim_ == 0) {
       dim_ = flat ? 2 : 3;
       if (flat && warn_) warn_(fmt::format("[{}] z is the same everywhere: read as 2-D", path_.string()));
     }
     if (dim_ == 2 && !flat) {
       throw data_error(path_.string() + ": nodal_data: z", "the same everywhere, as in the first trajectory",
-                       "other values in a later one", "convert meshes in a plane and in space apart");
+                       fmt::format("{} and {} in one trajectory", *first, *odd),
+                       "convert meshes in a plane and in space apart");
     }
     return dim_ == 2;
   }

@@ -12,9 +12,32 @@
 namespace meshgrad {
 namespace {
 
-bool same_mesh(const RawTrajectory& a, const RawTrajectory& b) {
-  return a.dim == b.dim && a.positions == b.positions && a.cells == b.cells && a.edges == b.edges &&
-         a.faced.nodes == b.faced.nodes && a.faced.face_ends == b.faced.face_ends;
+/// The first place where two lists differ, or their lengths; empty where they are equal.
+template <class T>
+std::string list_difference(const char* what, const std::vector<T>& a, const std::vector<T>& b) {
+  if (a.size() != b.size()) return fmt::format("{} of {} numbers, not {}", what, b.size(), a.size());
+  const auto at = std::ranges::mismatch(a, b).in1 - a.begin();
+  return at == std::ssize(a) ? "" : fmt::format("{} {} at {}", what, b[static_cast<size_t>(at)], at);
+}
+
+/// Of `b`, in what differs from `a`; empty where the meshes are the same.
+std::string mesh_difference(const RawTrajectory& a, const RawTrajectory& b) {
+  if (a.dim != b.dim) return fmt::format("a mesh in {}-D", b.dim);
+  for (const std::string& found :
+       {list_difference("coordinates", a.positions, b.positions), list_difference("cells", a.cells, b.cells),
+        list_difference("edges", a.edges, b.edges), list_difference("faces", a.faced.nodes, b.faced.nodes),
+        list_difference("ends of faces", a.faced.face_ends, b.faced.face_ends)})
+    if (!found.empty()) return found;
+  return {};
+}
+
+std::string list_difference(const FieldValues& a, const FieldValues& b) {
+  if (a.index() != b.index()) return "coordinates of a different type";
+  return std::visit(
+      [&](const auto& values) {
+        return list_difference("coordinates", values, std::get<std::remove_cvref_t<decltype(values)>>(b));
+      },
+      a);
 }
 
 void make_static(RawTrajectory& t) {
@@ -22,9 +45,9 @@ void make_static(RawTrajectory& t) {
 }
 
 void add_fields(RawTrajectory& to, RawTrajectory from) {
-  if (!same_mesh(to, from)) {
-    throw data_error(from.name, "the points and cells of " + to.name + ", whose fields belong to it",
-                     "others", "write all fields of a simulation on one mesh, or convert them apart");
+  if (const std::string found = mesh_difference(to, from); !found.empty()) {
+    throw data_error(from.name, "the points and cells of " + to.name + ", whose fields belong to it", found,
+                     "write all fields of a simulation on one mesh, or convert them apart");
   }
   if (to.frames != from.frames && to.frames != 1 && from.frames != 1) {
     throw data_error(from.name, fmt::format("{} frames, as {} has, or 1", to.frames, to.name),
@@ -35,7 +58,8 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
   to.frames = std::max(to.frames, from.frames);
   if (to.dt == 0) to.dt = from.dt;
   if (!to.node_type.empty() && !from.node_type.empty() && to.node_type != from.node_type) {
-    throw data_error(from.name, "the node types of " + to.name, "others",
+    throw data_error(from.name, "the node types of " + to.name,
+                     list_difference("types", to.node_type, from.node_type),
                      "write one array of node types, and name it by --node-types");
   }
   if (to.node_type.empty()) {
@@ -48,7 +72,8 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
     if (field.name != kWorldPosition || same == to.fields.end()) {
       to.fields.push_back(std::move(field));
     } else if (same->values != field.values) {
-      throw data_error(from.name, "the points of " + to.name + " in each frame", "others",
+      throw data_error(from.name, "the points of " + to.name + " in each frame",
+                       list_difference(same->values, field.values),
                        "write all fields of a simulation on one mesh, or convert them apart");
     }
   }

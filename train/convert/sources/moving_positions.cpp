@@ -17,7 +17,8 @@ void add_world_position(RawTrajectory& trajectory, int components, std::vector<f
   if (std::ranges::any_of(trajectory.fields,
                           [](const RawField& field) { return field.name == kWorldPosition; })) {
     throw data_error(trajectory.name, fmt::format("positions over frames, or a field \"{}\"", kWorldPosition),
-                     "both", "rename that field, or give the positions of one frame, at rest");
+                     fmt::format("positions over frames and a field \"{}\"", kWorldPosition),
+                     "rename that field, or give the positions of one frame, at rest");
   }
   RawField field;
   field.name = kWorldPosition;

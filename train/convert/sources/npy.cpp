@@ -226,8 +226,10 @@ FieldValues to_field_values(const NpyArray& array, std::string_view where) {
   if (array.bytes < 4 || (array.bytes == 4 && array.kind == 'i')) return integers_to<int32_t>(array);
   std::vector<int64_t> numbers = integers_to<int64_t>(array);
   // Casting wraps what is too large to a negative number.
-  if (array.kind == 'u' && std::any_of(numbers.begin(), numbers.end(), [](int64_t n) { return n < 0; })) {
-    throw data_error(where, "integers up to 9223372036854775807", "larger ones", "save it as int64");
+  const auto large = std::ranges::find_if(numbers, [](int64_t n) { return n < 0; });
+  if (array.kind == 'u' && large != numbers.end()) {
+    throw data_error(where, "integers up to 9223372036854775807",
+                     fmt::format("{}", static_cast<uint64_t>(*large)), "save it as int64");
   }
   return numbers;
 }

@@ -98,7 +98,8 @@ void check_sizes(zip_t* archive, size_t file_bytes, const std::string& name) {
     throw data_error(name,
                      fmt::format("arrays of at most {} MiB (256 MiB and {} times the file)",
                                  (kFree + kRatio * file_bytes) >> 20, kRatio),
-                     "more", "check the file, or save it with numpy.savez, uncompressed");
+                     fmt::format("{} MiB or more", arrays >> 20),
+                     "check the file, or save it with numpy.savez, uncompressed");
   }
 }
 

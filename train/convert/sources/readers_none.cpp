@@ -12,7 +12,7 @@ namespace {
 
 DataError without_reader(const std::filesystem::path& file, std::string_view format) {
   return data_error(file.string(), std::string("a build that reads ") + std::string(format),
-                    "one of the preset core, which reads TFRecord",
+                    "a build of the preset core, which reads TFRecord",
                     "build the preset release: cmake --preset release && cmake --build --preset release");
 }
 

@@ -114,7 +114,7 @@ void validate(const RawTrajectory& t) {
   check_finite(t, "mesh_pos", t.positions, t.dim);
   check_node_types(t);
   if (t.rows(FieldOn::cell) == 0 && t.edges.empty() && t.dim > 0) {
-    throw data_error(t.name, "a mesh with cells or edges", "neither",
+    throw data_error(t.name, "a mesh with cells or edges", "0 cells and 0 edges",
                      "add the cells (or the edges) of the mesh");
   }
   for (const RawField& field : t.fields) check_raw_field(t, field);

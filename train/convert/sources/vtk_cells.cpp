@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/offsets.h>
 #include <meshgrad/train/convert/sources/vtk_cells.h>
 
 namespace meshgrad {
@@ -374,12 +375,13 @@ void check_sizes(const VtkGrid& grid, const std::string& name) {
   };
   if (grid.types.size() != grid.ends.size())
     throw bad(fmt::format("{} cell types", grid.ends.size()), fmt::format("{}", grid.types.size()));
-  if (!std::is_sorted(grid.ends.begin(), grid.ends.end()) ||
-      (!grid.ends.empty() &&
-       (grid.ends.front() < 0 || grid.ends.back() > static_cast<int64_t>(grid.connectivity.size()))))
-    throw bad("offsets of cells that ascend", "others");
+  const std::string fault = find_descent(std::span<const int64_t>(grid.ends), std::ssize(grid.connectivity));
+  if (!fault.empty()) {
+    throw bad(fmt::format("offsets of cells that ascend, to {} at most", grid.connectivity.size()), fault);
+  }
   const int64_t points = grid.point_count();
-  if (grid.points.size() % 3 != 0) throw bad("3 coordinates a point", "others");
+  if (grid.points.size() % 3 != 0)
+    throw bad("3 coordinates a point", fmt::format("{} coordinates", grid.points.size()));
   if (points > std::numeric_limits<int32_t>::max())
     throw bad("at most 2147483647 points", fmt::format("{}", points));
   for (const bool of_points : {true, false}) {
@@ -431,6 +433,12 @@ bool add_polyhedron(VtkGrid& grid, size_t cell, std::span<const int64_t> stream,
   return at == stream.size();
 }
 
+std::string describe_array(const VtkArray& array) {
+  constexpr std::array<const char*, 3> kTypes{"floats", "doubles", "integers"};
+  return fmt::format("{}, {} component{}", kTypes[array.values.index()], array.components,
+                     array.components == 1 ? "" : "s");
+}
+
 VtkShape linear_shape(uint8_t type) {
   const auto shape = shape_of(type);
   check_internal(shape.has_value(), "a cell that no check saw");
@@ -447,7 +455,7 @@ VtkGrid linear_grid(VtkGrid grid, const std::string& name) {
     const auto shape = shape_of(grid.types[cell]);
     const bool polyhedron = grid.types[cell] == static_cast<uint8_t>(VtkCell::polyhedron);
     if (polyhedron && faces_of(grid, static_cast<int64_t>(cell)).empty()) {
-      throw data_error(name, "polyhedra with their faces", fmt::format("none of cell {}", cell),
+      throw data_error(name, "polyhedra with their faces", fmt::format("cell {} without faces", cell),
                        "save the file again with VTK or the solver");
     }
     if (shape && (shape->points == 0 || shape->points == static_cast<int64_t>(has))) continue;

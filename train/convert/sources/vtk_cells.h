@@ -33,6 +33,9 @@ void for_each_vtk_face(std::span<const int64_t> faces, Visit visit) {
 /// The faces of a polyhedron, as a part of VtkGrid::faces; empty for other cells.
 std::span<const int64_t> faces_of(const VtkGrid& grid, int64_t cell);
 
+/// The type and the components of an array, as errors say them: "floats, 3 components".
+std::string describe_array(const VtkArray& array);
+
 /// The shape of a type of linear_grid's cells.
 VtkShape linear_shape(uint8_t type);
 

@@ -43,8 +43,9 @@ class LegacyReader {
         text_(std::string_view(reinterpret_cast<const char*>(file.data()), file.size())) {}
 
   VtkGrid read() {
-    if (!text_.line().starts_with("# vtk DataFile Version"))
-      throw broken("a first line \"# vtk DataFile Version\"", "another one");
+    const std::string_view first = text_.line();
+    if (!first.starts_with("# vtk DataFile Version"))
+      throw broken("a first line \"# vtk DataFile Version\"", fmt::format("\"{}\"", first.substr(0, 40)));
     text_.line();  // the title
     const std::string_view form = text_.word();
     binary_ = form == "BINARY";
@@ -209,8 +210,9 @@ class LegacyReader {
 
   VtkValues numbers(size_t count, VtkType type) {
     if (!binary_) {
+      const VtkText before = text_;
       auto values = text_.values(count, type);
-      if (!values) throw broken(fmt::format("{} numbers", count), "fewer, or other text");
+      if (!values) throw broken(fmt::format("{} numbers", count), before.fault(count, type));
       return std::move(*values);
     }
     text_.line();  // the rest of the line before
@@ -225,7 +227,7 @@ class LegacyReader {
   std::vector<int64_t> integers(size_t count, VtkType type) {
     VtkValues values = numbers(count, type);
     if (auto* found = std::get_if<std::vector<int64_t>>(&values)) return std::move(*found);
-    throw broken("integers", "other numbers");
+    throw broken("integers", "floats");
   }
 
   // Versions before 5: cells, then all numbers: points of a cell, then these. From 5 on: offsets,
@@ -238,10 +240,12 @@ class LegacyReader {
     if (text_.word() == "OFFSETS") {
       cells = first == 0 ? 0 : first - 1;
       std::vector<int64_t> offsets = integers(first, type());
-      if (text_.word() != "CONNECTIVITY") throw broken("CONNECTIVITY", "another word");
+      if (const std::string_view word = text_.word(); word != "CONNECTIVITY")
+        throw broken("CONNECTIVITY", word.empty() ? "the end" : word);
       const std::vector<int64_t> points = integers(second, type());
       if (!offsets.empty() && (offsets.front() != 0 || offsets.back() != static_cast<int64_t>(second)))
-        throw broken("offsets from 0 to the number of points", "others");
+        throw broken(fmt::format("offsets from 0 to {}, the number of points", second),
+                     fmt::format("{} to {}", offsets.front(), offsets.back()));
       for (size_t i = 1; i < offsets.size(); ++i) grid_.ends.push_back(begin + offsets[i]);
       grid_.connectivity.insert(grid_.connectivity.end(), points.begin(), points.end());
     } else {
@@ -271,11 +275,11 @@ class LegacyReader {
       if (grid_.types[cell] != static_cast<uint8_t>(VtkCell::polyhedron)) continue;
       const int64_t begin = cell == 0 ? 0 : grid_.ends[cell - 1], end = grid_.ends[cell];
       if (begin < 0 || end < begin || end > static_cast<int64_t>(grid_.connectivity.size()))
-        throw broken("offsets of cells that ascend", "others");
+        throw broken("offsets of cells that ascend", fmt::format("{} after {} at cell {}", end, begin, cell));
       const auto stream =
           std::span(grid_.connectivity).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
       if (!add_polyhedron(grid_, cell, stream, 0))
-        throw broken("faces of at least 3 points", fmt::format("others of cell {}", cell));
+        throw broken("faces of at least 3 points", fmt::format("the faces of cell {}", cell));
       // `connectivity` has points alone: what is left of the counts repeats one of them.
       const std::span<const int64_t> faces = std::span(grid_.faces).last(stream.size() - 1);
       std::fill(stream.begin(), stream.end(), faces[1]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/convert/sources/vtk_numbers.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include <meshgrad/train/convert/sources/vtk_numbers.h>
 
 namespace meshgrad {
 namespace {
@@ -132,6 +134,18 @@ std::string_view VtkText::line() {
   text_.remove_prefix(std::min(end + 1, text_.size()));
   if (found.ends_with('\r')) found.remove_suffix(1);
   return found;
+}
+
+std::string VtkText::fault(size_t count, VtkType type) const {
+  VtkText text = *this;
+  size_t found = 0;
+  for (std::string_view word = text.word(); !word.empty(); word = text.word(), ++found) {
+    double real = 0.0;
+    int64_t whole = 0;
+    const bool number = type.kind == 'f' ? read_number(word, real) : read_number(word, whole);
+    if (!number || found == count) return fmt::format("\"{}\" at number {}", word.substr(0, 40), found);
+  }
+  return fmt::format("{}", found);
 }
 
 std::optional<VtkValues> VtkText::values(size_t count, VtkType type) {

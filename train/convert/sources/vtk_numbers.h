@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,10 +35,13 @@ class VtkText {
   std::string_view word();
   /// The next `count` numbers as vtk_values gives them; nothing when there are fewer, or one is none.
   std::optional<VtkValues> values(size_t count, VtkType type);
+  /// Why values() of these gives nothing, or leaves a word: "12 at number 5", "x at number 0", or "4", as
+  /// many as there are.
+  std::string fault(size_t count, VtkType type) const;
   std::string_view rest() const { return text_; }
-  /// Goes on behind the next `bytes` bytes.
+  /// Skips the next `bytes` bytes.
   void skip(size_t bytes) { text_.remove_prefix(bytes); }
-  /// The rest of the line, without its end, and goes on behind it.
+  /// The rest of the line, without its end, which is skipped, too.
   std::string_view line();
 
  private:

@@ -48,14 +48,15 @@ std::vector<VtkFrame> frames_of_pvd(std::span<const std::byte> content, const fs
 std::vector<VtkFrame> frames_of_series(std::span<const std::byte> content, const fs::path& path) {
   const auto* begin = reinterpret_cast<const char*>(content.data());
   const auto json = nlohmann::json::parse(begin, begin + content.size(), nullptr, false);
-  const auto wrong = [&] {
-    return data_error(path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}", "something else",
+  const auto wrong = [&](const nlohmann::json& found) {
+    return data_error(path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}",
+                      found.is_discarded() ? "text that is not JSON" : found.dump().substr(0, 80),
                       "write it again with ParaView");
   };
-  if (!json.is_object() || !json.contains("files") || !json["files"].is_array()) throw wrong();
+  if (!json.is_object() || !json.contains("files") || !json["files"].is_array()) throw wrong(json);
   std::vector<VtkFrame> frames;
   for (const auto& entry : json["files"]) {
-    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) throw wrong();
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) throw wrong(entry);
     frames.push_back({path.parent_path() / entry["name"].get<std::string>(), std::nullopt});
     if (entry.contains("time") && entry["time"].is_number()) frames.back().time = entry["time"].get<double>();
   }

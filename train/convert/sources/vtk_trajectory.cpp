@@ -148,7 +148,7 @@ void VtkTrajectory::choose_cells(const VtkGrid& grid) {
   for (const uint8_t type : grid.types) cell_dim_ = std::max(cell_dim_, linear_shape(type).dim);
   if (cell_dim_ == 0) {
     throw data_error(trajectory_.name, "a mesh with lines, surfaces or solids",
-                     grid.types.empty() ? "no cells" : "points alone", "save the cells, too");
+                     grid.types.empty() ? "no cells" : "only points", "save the cells, too");
   }
   for (int64_t cell = 0; cell < grid.cell_count(); ++cell)
     if (linear_shape(grid.types[static_cast<size_t>(cell)]).dim == cell_dim_) cells_.push_back(cell);
@@ -323,8 +323,9 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
         find_array(source.of_points ? grid.point_arrays : grid.cell_arrays, source.values.name);
     if (array == nullptr || array->components != source.values.components ||
         array->values.index() != source.values.values.index()) {
-      throw data_error(fmt::format("{}: array {}", name, source.values.name), "the array of the first frame",
-                       array == nullptr ? "none" : "another type or number of components",
+      throw data_error(fmt::format("{}: array {}", name, source.values.name),
+                       describe_array(source.values) + ", as in the first frame",
+                       array == nullptr ? "none" : describe_array(*array),
                        "save the same arrays in every frame");
     }
     const VtkArray more = rows_of(*array, source.of_points);

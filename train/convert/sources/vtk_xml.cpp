@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/offsets.h>
 #include <meshgrad/train/convert/sources/vtk_cells.h>
 #include <meshgrad/train/convert/sources/vtk_grid.h>
 #include <meshgrad/train/convert/sources/vtk_numbers.h>
@@ -61,6 +62,15 @@ struct Encoded {
     if (base64) return decode_base64(text, bytes);
     const auto* begin = reinterpret_cast<const std::byte*>(text.data());
     return std::vector<std::byte>(begin, begin + bytes);
+  }
+  /// Why first() gives nothing.
+  std::string fault() const {
+    for (size_t i = 0; base64 && i < text.size(); ++i) {
+      const char c = text[i];
+      if (c != ' ' && c != '\n' && c != '\t' && c != '\r' && c != '=' && base64_digit(c) < 0)
+        return fmt::format("character 0x{:02x} at {}", static_cast<unsigned char>(c), i);
+    }
+    return fmt::format("{} characters", text.size());
   }
 };
 
@@ -148,7 +158,8 @@ class XmlReader {
   // Words of the header of an array.
   std::vector<uint64_t> words(const pugi::xml_node& array, const Encoded& data, size_t count) const {
     const auto bytes = data.first(count * header_bytes_);
-    if (!bytes) throw broken_array(array, "an array with a header", "a shorter one, or other characters");
+    if (!bytes)
+      throw broken_array(array, fmt::format("a header of {} bytes", count * header_bytes_), data.fault());
     const VtkValues numbers = vtk_values(*bytes, {'u', header_bytes_}, big_endian_);
     std::vector<uint64_t> found;
     for (const int64_t number : std::get<std::vector<int64_t>>(numbers))
@@ -160,7 +171,7 @@ class XmlReader {
     const uint64_t stored = words(array, data, 1)[0];
     if (stored != bytes) throw broken_array(array, fmt::format("{} bytes", bytes), fmt::format("{}", stored));
     auto all = data.first(header_bytes_ + bytes);
-    if (!all) throw broken_array(array, fmt::format("{} bytes", bytes), "fewer, or other characters");
+    if (!all) throw broken_array(array, fmt::format("{} bytes", bytes), data.fault());
     all->erase(all->begin(), all->begin() + static_cast<std::ptrdiff_t>(header_bytes_));
     return std::move(*all);
   }
@@ -182,11 +193,13 @@ class XmlReader {
     const bool too_large = end > bytes || (block > 0 && blocks - 1 > bytes / block);
     if (too_large || stored > data.text.size() || bytes / kMostRatio > stored + 1 ||
         (blocks - 1) * block + end != bytes) {
-      throw broken_array(array, fmt::format("blocks of {} bytes together", bytes), "others");
+      throw broken_array(
+          array, fmt::format("blocks of {} bytes together", bytes),
+          fmt::format("{} of {} bytes, the last of {}, in {} bytes", blocks, block, end, data.text.size()));
     }
     const size_t header_bytes = header.size() * header_bytes_;
     const auto all = data.first(header_bytes + stored);
-    if (!all) throw broken_array(array, "whole blocks", "fewer bytes, or other characters");
+    if (!all) throw broken_array(array, fmt::format("blocks of {} bytes", stored), data.fault());
     std::vector<std::byte> inflated(bytes);
     size_t from = header_bytes, to = 0;
     for (size_t i = 3; i < header.size(); ++i) {
@@ -194,7 +207,8 @@ class XmlReader {
       auto got = static_cast<uLongf>(wanted);
       const int status = uncompress(reinterpret_cast<Bytef*>(inflated.data() + to), &got,
                                     reinterpret_cast<const Bytef*>(all->data() + from), header[i]);
-      if (status != Z_OK || got != wanted) throw broken_array(array, "blocks of zlib", "damaged ones");
+      if (status != Z_OK || got != wanted)
+        throw broken_array(array, "blocks of zlib", fmt::format("status {} in block {}", status, i - 3));
       from += header[i];
       to += wanted;
     }
@@ -207,7 +221,8 @@ class XmlReader {
       VtkText text(array.child_value());
       auto values = text.values(count, type);
       if (!values || !text.word().empty())
-        throw broken_array(array, fmt::format("{} numbers", count), "more, fewer, or other text");
+        throw broken_array(array, fmt::format("{} numbers", count),
+                           VtkText(array.child_value()).fault(count, type));
       return std::move(*values);
     }
     Encoded data{array.child_value(), true};
@@ -260,8 +275,8 @@ class XmlReader {
   size_t append_cells(const pugi::xml_node& section, size_t cells, size_t first_point) {
     if (cells == 0) return 0;
     const std::vector<int64_t> ends = indices(section, "offsets", cells);
-    if (!std::is_sorted(ends.begin(), ends.end()) || ends.front() < 0 || ends.back() > (int64_t{1} << 40))
-      throw broken("offsets of cells that ascend", "others");
+    const std::string fault = find_descent(std::span<const int64_t>(ends), int64_t{1} << 40);
+    if (!fault.empty()) throw broken("offsets of cells that ascend", fault);
     const auto begin = static_cast<int64_t>(grid_.connectivity.size());
     for (const int64_t end : ends) grid_.ends.push_back(begin + end);
     for (const int64_t point : indices(section, "connectivity", static_cast<size_t>(ends.back())))
@@ -299,10 +314,13 @@ class XmlReader {
     for (size_t cell = 0, begin = 0; cell < cells; ++cell) {
       if (faces.ends[cell] < 0) continue;  // another kind of cell
       const auto end = static_cast<size_t>(faces.ends[cell]);
-      if (end < begin || end > faces.stream.size()) throw broken("offsets of faces that ascend", "others");
+      if (end < begin || end > faces.stream.size()) {
+        throw broken(fmt::format("offsets of faces that ascend, to {} at most", faces.stream.size()),
+                     fmt::format("{} after {} at cell {}", end, begin, cell));
+      }
       const auto stream = std::span(faces.stream).subspan(begin, end - begin);
       if (is_polyhedron(cell) && !add_polyhedron(grid_, first + cell, stream, first_point))
-        throw broken("faces of at least 3 points", fmt::format("others of cell {}", cell));
+        throw broken("faces of at least 3 points", fmt::format("the faces of cell {}", cell));
       begin = end;
     }
   }
@@ -333,16 +351,21 @@ class XmlReader {
     CellFaces faces;
     size_t at = 0;
     for (const int64_t cell_end : cell_ends) {
-      if (cell_end < static_cast<int64_t>(at)) throw broken("offsets of faces that ascend", "others");
+      if (cell_end < static_cast<int64_t>(at)) {
+        throw broken("offsets of faces that ascend",
+                     fmt::format("{} after {} at cell {}", cell_end, at, faces.ends.size()));
+      }
       faces.stream.push_back(cell_end - static_cast<int64_t>(at));
       for (; at < static_cast<size_t>(cell_end); ++at) {
         const int64_t face = list[at];
         const int64_t begin = face <= 0 ? 0 : face_ends[static_cast<size_t>(face) - 1];
         const int64_t end = face < 0 ? -1 : face_ends[static_cast<size_t>(face)];
-        if (begin < 0 || end < begin) throw broken("offsets of faces that ascend", "others");
+        if (begin < 0 || end < begin)
+          throw broken("offsets of faces that ascend",
+                       fmt::format("{} after {} at face {}", end, begin, face));
         // A face that several cells list is here once for each: by a damaged file many times its size.
         if (faces.stream.size() > kMostCopies * (points.size() + list.size()) + kMostCopies)
-          throw broken("faces of two cells", "of many");
+          throw broken("faces of at most two cells", fmt::format("face {} in many cells", face));
         faces.stream.push_back(end - begin);
         faces.stream.insert(faces.stream.end(), points.begin() + begin, points.begin() + end);
       }
@@ -372,7 +395,8 @@ class XmlReader {
     const bool first = grid_.points.size() == 0;
     const pugi::xml_node points = piece.child("Points").child("DataArray");
     auto array = read_array(points, rows.points);
-    if (!array || array->components != 3) throw broken("points with 3 coordinates", "others");
+    if (!array || array->components != 3)
+      throw broken("points with 3 coordinates", array ? fmt::format("{}", array->components) : "no numbers");
     append(grid_.points, std::move(*array), first);
     append_section(piece.child("PointData"), rows.points, grid_.point_arrays, first);
     append_section(piece.child("CellData"), rows.cells, grid_.cell_arrays, first);
@@ -388,10 +412,13 @@ class XmlReader {
       }
       if (first) arrays.emplace_back();
       if (position >= arrays.size())
-        throw broken_array(array, "the arrays of the first piece", "another one");
+        throw broken_array(array, fmt::format("{} arrays, as in the first piece", arrays.size()),
+                           fmt::format("array {}", position + 1));
       append(arrays[position++], std::move(*read), first);
     }
-    if (position != arrays.size()) throw broken("the same arrays in all pieces", "fewer in one");
+    if (position != arrays.size())
+      throw broken("the same arrays in all pieces",
+                   fmt::format("{} of {} in one piece", position, arrays.size()));
   }
 
   void append(VtkArray& all, VtkArray&& piece, bool first) const {
@@ -401,8 +428,9 @@ class XmlReader {
     }
     if (all.name != piece.name || all.components != piece.components ||
         all.values.index() != piece.values.index()) {
-      throw data_error(fmt::format("{}: array {}", name_, piece.name), "the same arrays in all pieces",
-                       "another name, type or number of components", "save the file in one piece");
+      throw data_error(fmt::format("{}: array {}", name_, piece.name),
+                       fmt::format("\"{}\", {}, as in the first piece", all.name, describe_array(all)),
+                       describe_array(piece), "save the file in one piece");
     }
     std::visit(
         [&](auto& values) {

@@ -108,7 +108,7 @@ class Document {
         add_arrays(std::move(frame), grid, series_.frames.front(), series_.still);
       }
     }
-    if (series_.frames.empty()) throw broken("a Grid with an Attribute", "meshes alone");
+    if (series_.frames.empty()) throw broken("a Grid with an Attribute", "meshes without fields");
     sort_by_time(series_.frames);
     std::sort(series_.left_out.begin(), series_.left_out.end());
     series_.left_out.erase(std::unique(series_.left_out.begin(), series_.left_out.end()),

@@ -121,10 +121,10 @@ VtkValues XdmfGridReader::numbers(const XdmfItem& item, const std::string& array
       throw wrong(fmt::format("{} of {} bytes", file.string(), stored));
     return vtk_values(mapped.bytes().subspan(item.seek, bytes), item.type, item.big_endian);
   }
-  if (size > item.text.size()) throw wrong("fewer");
   VtkText words(item.text);
+  if (size > item.text.size()) throw wrong(words.fault(size, item.type));
   auto values = words.values(size, item.type);
-  if (!values || !words.word().empty()) throw wrong("another number of them, or other text");
+  if (!values || !words.word().empty()) throw wrong(VtkText(item.text).fault(size, item.type));
   return std::move(*values);
 }
 

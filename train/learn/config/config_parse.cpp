@@ -291,7 +291,7 @@ class Reader {
         assign(*key, value, line, place(line));
       } else if (value.is_table()) {
         const auto fault =
-            config_error(brief(name), "a known section", "an unknown one", advice_for_section(name));
+            config_error(brief(name), "a known section", shown(name), advice_for_section(name));
         add(line, place(line), fault.what());
       } else {
         unknown_key("", name, line, place(line));
@@ -405,7 +405,7 @@ class Reader {
                    const std::string& where) {
     const std::string full = section.empty() ? name : section + "." + name;
     add(order, where,
-        config_error(brief(full), "a known key", "an unknown one", advice_for_key(section, name)).what());
+        config_error(brief(full), "a known key", shown(full), advice_for_key(section, name)).what());
   }
 
   /// The value of an override, the text after its '=', as a TOML literal: text and lists need no quotes.

@@ -173,7 +173,8 @@ void check_recompute(const Config& config, std::vector<Contradiction>& found) {
   }
   if (config.recompute.offload != OffloadTo::none && config.recompute.mode == RecomputeMode::off) {
     add(found, {"recompute.offload", "recompute.mode"},
-        "\"none\", as recompute.mode is \"off\" and nothing is saved for recomputation", "another",
+        "\"none\", as recompute.mode is \"off\" and nothing is saved for recomputation",
+        toml_literal(*find_key("recompute.offload"), config),
         "set recompute.mode = \"block\", or recompute.offload = \"none\"");
   }
   if (config.recompute.offload == OffloadTo::file && config.graphs == GraphsMode::capture) {

@@ -121,7 +121,8 @@ void load_arena(const SafetensorsView& view, const std::string& prefix, const Pa
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
     if (!view.contains(prefix + info.name)) {
-      throw data_error(view.file, "parameter " + prefix + info.name, "none of this name",
+      throw data_error(view.file, "parameter " + prefix + info.name,
+                       fmt::format("{} tensors without it", view.tensors.size()),
                        "this is a checkpoint of another model: use the configuration it was trained with");
     }
     const SafetensorsTensor& tensor = view.at(prefix + info.name);
@@ -151,7 +152,8 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
   const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
   if (!sum_of_squares(count[0]) || !std::ranges::all_of(mean, finite) ||
       !std::ranges::all_of(squares, sum_of_squares)) {
-    throw data_error(view.file + ": " + prefix, "finite statistics", "another value",
+    throw data_error(view.file + ": " + prefix, "finite statistics",
+                     "nan, infinity or a negative sum of squares",
                      "use another checkpoint of the run (--checkpoint FILE)");
   }
   normalizer.restore(count[0], mean, squares);
@@ -252,7 +254,7 @@ fs::path find_checkpoint(const fs::path& run, const std::string& word) {
     if (path_exists(path)) return path;
   }
   throw config_error(run.string(), "a run with checkpoints/last.safetensors",
-                     path_exists(run) ? "a folder without" : "no such folder",
+                     path_exists(run) ? "a folder without it" : "no such folder",
                      "name the folder that meshgrad train wrote (run.dir)");
 }
 

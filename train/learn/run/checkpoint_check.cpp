@@ -109,13 +109,13 @@ SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
   const std::string name = format == view.metadata.end() ? "" : format->second;
   if (name != "meshgrad checkpoint 1" && name != "meshgrad checkpoint 2") {
     throw data_error(view.file, "a checkpoint written by meshgrad train",
-                     name.empty() ? "another safetensors file" : name,
+                     name.empty() ? "a safetensors file without \"format\"" : name,
                      "name a file from a run's checkpoints folder");
   }
   if (name.back() == '1' && !view.metadata.contains(kChecksumKey)) return file;
   if (view.metadata_at(kChecksumKey) != checkpoint_checksum(view.tensors, view.metadata)) {
-    throw data_error(view.file, "the bytes that were written (checksum)", "other bytes: the file is damaged",
-                     kUseAnother);
+    throw data_error(view.file, "the checksum " + view.metadata_at(kChecksumKey),
+                     checkpoint_checksum(view.tensors, view.metadata) + ": the file is damaged", kUseAnother);
   }
   return file;
 }

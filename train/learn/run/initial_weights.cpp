@@ -33,7 +33,8 @@ void check_kept_normalizers(const fs::path& checkpoint, const Config& config, co
   if (dt_differs(*trained, task))
     refuse(fmt::format("data of dt = {} s", trained->dt), fmt::format("dt = {} s", task.dataset().dt()));
   if (training_data(task.dataset(), config.data).offsets != trained->offsets)
-    refuse("fields with the offsets", "data with others");
+    refuse("fields with " + offset_text(trained->offsets),
+           offset_text(training_data(task.dataset(), config.data).offsets));
 }
 
 }  // namespace

@@ -163,9 +163,12 @@ void Trainer::resume() {
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
   if (checkpoint_data_fingerprint(checkpoint) != task_.dataset().fingerprint()) {
-    throw data_error(checkpoint.string(), "the data it was trained on",
-                     config_.data.path + ", which has other content",
-                     "give the same packed file, or start a new run");
+    throw data_error(
+        checkpoint.string(),
+        fmt::format("the data it was trained on, with the fingerprint {:016x}",
+                    checkpoint_data_fingerprint(checkpoint)),
+        fmt::format("{} with the fingerprint {:016x}", config_.data.path, task_.dataset().fingerprint()),
+        "give the same packed file, or start a new run");
   }
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;

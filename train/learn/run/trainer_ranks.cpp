@@ -2,11 +2,12 @@
 // Trainer: what it agrees on with other ranks, and says of them.
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/same_config.h>
 #include <meshgrad/train/learn/run/trainer.h>
 
 #include <fmt/format.h>
 
-#include <functional>
+#include <algorithm>
 
 namespace meshgrad {
 
@@ -16,12 +17,21 @@ void Trainer::check_same_on_all_ranks() {
   Config config = config_;
   config.run.device.clear();
   config.run.threads = 0;
-  const std::string text = fmt::format("{}{}{}", to_toml(config), task_.dataset().fingerprint(),
-                                       options_.resume ? "resume" : "start");
-  const uint64_t mine = std::hash<std::string>()(text);
-  if (all_gather(ranks_, mine, "comparison of configurations").front() == mine) return;
-  throw config_error(fmt::format("rank {}", ranks_.rank()), "the configuration and the data of rank 0",
-                     "others", "start all ranks with the same command and the same files");
+  constexpr const char* kFix = "start all ranks with the same command and the same files";
+  check_same_config(ranks_, config, kFix);
+  const auto check = [&](const char* where, uint64_t mine, const auto& text) {
+    const std::vector<uint64_t> all = all_gather(ranks_, mine, "comparison of runs");
+    const auto other = std::ranges::find_if(all, [&](uint64_t there) { return there != all.front(); });
+    if (other == all.end()) return;
+    throw config_error(
+        where, "the same on all ranks",
+        fmt::format("{} on rank 0 and {} on rank {}", text(all.front()), text(*other), other - all.begin()),
+        kFix);
+  };
+  check("data.path", task_.dataset().fingerprint(),
+        [](uint64_t print) { return fmt::format("data with the fingerprint {:016x}", print); });
+  check("--resume", options_.resume ? 1 : 0,
+        [](uint64_t resumes) { return resumes == 1 ? "set" : "not set"; });
 }
 
 void Trainer::describe_parts() const {

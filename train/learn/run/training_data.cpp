@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::string_view kOther = "use another checkpoint";
 
+}  // namespace
+
 std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
   std::string text;
   for (const auto& [field, offset] : offsets)
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", field, fmt::join(offset, " "));
   return text.empty() ? "no offsets" : "offsets " + text;
 }
-
-}  // namespace
 
 TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
   TrainingData data{dataset.dt(), {}, dataset.dim(), {}};

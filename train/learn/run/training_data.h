@@ -27,6 +27,9 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
 /// Whether the data of a task that predicts over time have a known dt other than what was trained over.
 bool dt_differs(const TrainingData& trained, const Task& task);
 
+/// The offsets as errors say them: "offsets velocity 10 0", or "no offsets".
+std::string offset_text(const std::map<std::string, std::vector<double>>& offsets);
+
 /// Throws DataError with both figures when dt_differs, or offsets do. `checkpoint` names what was trained.
 void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Task& task,
                          const Config& config);

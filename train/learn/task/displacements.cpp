@@ -52,14 +52,14 @@ TooManyWorldEdges too_many_world_edges(std::string_view frame) {
   return TooManyWorldEdges(config_error(
       "data.world_radius",
       fmt::format("{} nodes within the radius of a node at most, on average", kMostWorldEdgesPerNode),
-      fmt::format("more, in {}", frame),
+      fmt::format("over {} in {}", kMostWorldEdgesPerNode, frame),
       "lower it: it is a length in the positions' unit, about that of the mesh's edges; where a "
       "prediction has moved the nodes to one point, train further first"));
 }
 
 DataError changed_mesh(const MeshView& mesh) {
   return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
-                    "others: the file was changed while it was in use",
+                    "a file that was changed while it was in use",
                     "copy the file again, then resume the run");
 }
 

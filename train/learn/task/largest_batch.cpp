@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/task/largest_batch.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -88,7 +90,8 @@ std::vector<Sample> largest_samples(const Config& config, const Task& task) {
     const int64_t here = all.in_trajectory(one.trajectory);
     if (one.count > 0 && here == 0) {
       throw data_error(config.data.path, "frames to train on in the trajectories of the largest meshes",
-                       "too few", "plan with --mode static, or lower unroll.steps");
+                       fmt::format("0 in trajectory {}", one.trajectory),
+                       "plan with --mode static, or lower unroll.steps");
     }
     for (int64_t i = 0; i < one.count; ++i)
       samples.push_back(all.at(all.starts[static_cast<size_t>(one.trajectory)] + i % here));

@@ -67,13 +67,20 @@ void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numb
   if (!agree(ranks, !fits, "ghosts of parts")) return;
   constexpr const char* kFix =
       "give each rank every cell or edge that has one of its own nodes, and each ghost its owner and number";
-  if (fits)
-    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders", "others", kFix);
+  const std::vector<int64_t> others = all_gather(ranks, int64_t{other}, "ghosts of parts");
+  if (fits) {
+    const auto first = std::ranges::find_if(others, [&](int64_t rank) { return rank != ranks.size(); });
+    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders",
+                     fmt::format("ranks {} and {} with different lists", first - others.begin(), *first),
+                     kFix);
+  }
   const auto index = static_cast<size_t>(other);
   throw data_error(fmt::format("mesh in parts: ranks {} and {}", ranks.rank(), other),
                    fmt::format("the {} nodes that edges of rank {} make neighbours of rank {}",
                                sent[index].size(), ranks.rank(), other),
-                   fmt::format("{} ghosts there, or others", wanted[index].size()), kFix);
+                   fmt::format("{} ghosts there, the first different one at {}", wanted[index].size(),
+                               std::ranges::mismatch(wanted[index], sent[index]).in1 - wanted[index].begin()),
+                   kFix);
 }
 
 template <class T>

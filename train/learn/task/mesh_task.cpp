@@ -83,7 +83,7 @@ DataError MeshTask::no_samples(std::string_view split) const {
 DataError MeshTask::no_loss() const {
   const std::string path = dataset.path().string();
   return data_error(
-      path, "nodes of the types in data.predicted_types", "a batch without any",
+      path, "nodes of the types in data.predicted_types", "0 of them in a batch",
       "set data.predicted_types to types that occur, and loss.type_weights above 0 for one of them; see "
       "meshgrad info " +
           path);
@@ -297,8 +297,8 @@ void MeshTask::check_something_to_predict(const std::string& split, std::optiona
                        "choose another --split or --data; see meshgrad info " + dataset.path().string());
   }
   if (frames == 0) {
-    throw config_error("--split", fmt::format("at least {} frames", one.least_frames()), "fewer in " + where,
-                       "choose another --split or --data");
+    throw config_error("--split", fmt::format("at least {} frames", one.least_frames()),
+                       "0 trajectories of that length in " + where, "choose another --split or --data");
   }
 }
 

@@ -24,7 +24,7 @@ const MeshTask* Task::find_mesh() const {
 const MeshTask& Task::mesh() const {
   const MeshTask* mesh = find_mesh();
   if (mesh == nullptr) {
-    throw config_error("task.name", "a task on meshes", "one whose sample is " + describe().sample,
+    throw config_error("task.name", "a task on meshes", "a task whose sample is " + describe().sample,
                        "use meshgrad evaluate, which takes every task");
   }
   return *mesh;

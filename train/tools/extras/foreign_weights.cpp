@@ -47,7 +47,7 @@ class ForeignFile {
 
   ForeignParameter take(const std::string& name) {
     const auto found = tensors_.find(name);
-    if (found == tensors_.end()) throw data_error(view_.file, "tensor " + name, "none of this name", kMend);
+    if (found == tensors_.end()) throw data_error(view_.file, "tensor " + name, "none", kMend);
     used_.insert(name);
     const SafetensorsTensor& tensor = *found->second;
     ForeignParameter parameter{tensor.name, tensor.shape, to_f64(tensor)};
@@ -173,8 +173,9 @@ std::optional<std::pair<ForeignParameter, ForeignParameter>> split_first_layer(F
   for (const char* part : {"lin_src", "lin_dst"}) {
     const ForeignParameter columns = file.take(mlp + part);
     if (columns.shape.size() != 2 || whole.shape.size() != 2 || columns.shape[0] != whole.shape[0]) {
-      throw data_error(file.name() + ": " + columns.name, "a matrix with the rows of lin_efeat", "another",
-                       kMend);
+      throw data_error(file.name() + ": " + columns.name,
+                       fmt::format("a matrix with the rows of lin_efeat, [{}]", fmt::join(whole.shape, ", ")),
+                       fmt::format("[{}]", fmt::join(columns.shape, ", ")), kMend);
     }
     std::vector<double> joined;
     const int64_t a = whole.shape[1];
@@ -219,11 +220,16 @@ int64_t read_mlp(ForeignFile& file, WeightSource source, const std::string& ours
 
 Normalizer normalizer_of(const ForeignParameter& mean, const ForeignParameter& deviation,
                          const std::string& file) {
-  const auto finite = [](double value) { return std::isfinite(value); };
-  if (mean.values.size() != deviation.values.size() || !std::ranges::all_of(mean.values, finite) ||
-      !std::ranges::all_of(deviation.values, [](double value) { return std::isfinite(value) && value >= 0; }))
-    throw data_error(file + ": " + mean.name, "finite statistics, as many means as deviations", "others",
-                     kMend);
+  if (mean.values.size() != deviation.values.size()) {
+    throw data_error(file + ": " + mean.name, "as many means as deviations",
+                     fmt::format("{} and {}", mean.values.size(), deviation.values.size()), kMend);
+  }
+  for (size_t i = 0; i < mean.values.size(); ++i) {
+    if (std::isfinite(mean.values[i]) && std::isfinite(deviation.values[i]) && deviation.values[i] >= 0)
+      continue;
+    throw data_error(file + ": " + mean.name, "finite statistics",
+                     fmt::format("{} +- {} at {}", mean.values[i], deviation.values[i], i), kMend);
+  }
   return Normalizer::fixed(mean.values, deviation.values);
 }
 

@@ -45,7 +45,7 @@ std::string to_text(const ImportCheck& check) {
 
 int run(const ImportCommand& command, const GlobalOptions&) {
   if (command.output.empty() && !command.check)
-    throw config_error("-o", "a checkpoint to write, or --check", "neither",
+    throw config_error("-o", "a checkpoint to write, or --check", "no -o and no --check",
                        "give -o RUN/checkpoints/last.safetensors");
   const WeightSource source = source_named(command.from);
   const bool reads_config = !command.config.empty();

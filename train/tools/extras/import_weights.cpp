@@ -64,7 +64,8 @@ ModelConfig model_config(const ModelConfig& asked, const ForeignModel& foreign) 
 Tensor read_tensor(Runtime& runtime, const SafetensorsView& view, const std::string& name, int64_t columns) {
   const SafetensorsTensor& tensor = view.at(name);
   if (tensor.shape.size() != 2 || tensor.shape[1] != columns) {
-    throw data_error(view.file + ": " + name, fmt::format("a matrix of {} columns", columns), "another shape",
+    throw data_error(view.file + ": " + name, fmt::format("a matrix of {} columns", columns),
+                     fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
                      "write what the model was called with");
   }
   return Tensor::from<double>(runtime, to_f64(tensor), {tensor.shape[0], tensor.shape[1]}, Tag::data, name);

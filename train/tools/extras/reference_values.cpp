@@ -226,11 +226,12 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   const std::vector<int64_t> sizes = to_i64(view.at("in.graph_sizes"));
   reference.graphs = std::ssize(sizes);
   const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const bool valid = std::ranges::all_of(sizes, [](int64_t size) { return size >= 0; });
+  const auto negative = std::ranges::find_if(sizes, [](int64_t size) { return size < 0; });
+  const bool valid = negative == sizes.end();
   if (!valid || sum != batch.nodes) {
     throw data_error(view.file + ": in.graph_sizes",
                      fmt::format("sizes that add up to {} nodes", batch.nodes),
-                     valid ? fmt::format("{}", sum) : "a negative one", "check how the file was written");
+                     fmt::format("{}", valid ? sum : *negative), "check how the file was written");
   }
   const std::vector<int32_t> senders = to_indices(view.at("in.senders"));
   const std::vector<int32_t> receivers = to_indices(view.at("in.receivers"));

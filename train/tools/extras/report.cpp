@@ -159,8 +159,8 @@ Json memory_over_step(const fs::path& run) {
 /// What the files of a run directory say.
 Json describe_run(const fs::path& run) {
   if (!fs::exists(run / "metrics.jsonl")) {
-    throw config_error("RUN", fmt::format("a run directory with metrics.jsonl, {}", run.string()),
-                       "none there", "name the folder that `meshgrad train` wrote (run.dir)");
+    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without it",
+                       "name the folder that `meshgrad train` wrote (run.dir)");
   }
   Json json{{"name", fs::weakly_canonical(run).filename().string()}, {"path", run.string()}};
   const auto rows = read_metrics(run / "metrics.jsonl");

@@ -92,8 +92,8 @@ std::optional<double> step_of_checkpoint(const std::filesystem::path& path) {
 
 RunFacts facts_of(const std::filesystem::path& run) {
   if (!path_exists(run / "metrics.jsonl")) {
-    throw config_error("RUN", fmt::format("a run directory with metrics.jsonl, {}", run.string()),
-                       "none there", "name the folder that `meshgrad train` wrote (run.dir)");
+    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without it",
+                       "name the folder that `meshgrad train` wrote (run.dir)");
   }
   RunFacts facts;
   facts.rows = read_metrics(run / "metrics.jsonl");

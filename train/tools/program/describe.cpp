@@ -193,9 +193,11 @@ std::string manifest_of(const std::string& path) {
 std::string describe_file(const std::string& path, bool json) {
   const std::string start = read_file(path, kPackedMagic.size());
   if (std::ranges::equal(start, kPackedMagic)) return describe_dataset(path, json);
-  // The header of safetensors is JSON behind its length, which is below 100 MB.
+  // The header of safetensors is its length, below 100 MB, then JSON.
   if (start.size() == 8 && start.substr(4) != std::string(4, '\0')) {
-    throw data_error(path, "a .mgd or a .safetensors file", "another kind of file, or a damaged one",
+    throw data_error(path, "a .mgd or a .safetensors file",
+                     fmt::format("a file that begins with the bytes {:02x}",
+                                 fmt::join(std::vector<uint8_t>(start.begin(), start.end()), " ")),
                      "check the path");
   }
   return describe_weights(path, json);

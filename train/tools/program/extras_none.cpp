@@ -13,7 +13,7 @@ void add_absent(CommandLine& line, const std::string& name) {
   command->callback([&line, name] {
     line.action = [name]() -> int {
       throw invalid_argument(
-          "meshgrad " + name, "a build with all commands", "one of the preset core",
+          "meshgrad " + name, "a build with all commands", "a build of the preset core",
           "build the preset release: cmake --preset release && cmake --build --preset release");
     };
   });

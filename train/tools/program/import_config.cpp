@@ -167,7 +167,8 @@ std::string imported_toml(const Config& config, const std::vector<std::string>& 
 
 ImportedConfig import_config(const std::string& text, const std::string& name, OptionNames names) {
   if (text.size() > kLargestConfigFile)
-    throw config_error(name, "options in at most 64 KiB", "more", "check the path");
+    throw config_error(name, "options in at most 64 KiB", fmt::format("{} bytes or more", text.size()),
+                       "check the path");
   ImportedConfig imported;
   std::vector<std::string> settings;
   std::istringstream lines(text);

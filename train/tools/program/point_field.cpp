@@ -39,9 +39,11 @@ void check_mesh(std::string_view where, const MeshView& mesh) {
     const SourceMesh& source = *mesh.source;
     const bool on_cells = source.nodes_are_cells();
     const int64_t points = on_cells ? std::ssize(source.points) / mesh.dim : mesh.nodes;
-    if (!is_cell_list(source.corners, source.ends, source.types, points) ||
-        (on_cells && std::ssize(source.ends) != mesh.nodes))
-      throw invalid_argument(where, "a source mesh whose cells fit its points and the nodes", "another");
+    const std::string fault = on_cells && std::ssize(source.ends) != mesh.nodes
+                                  ? fmt::format("{} cells for {} nodes", source.ends.size(), mesh.nodes)
+                                  : find_cell_fault(source.corners, source.ends, source.types, points);
+    if (!fault.empty())
+      throw invalid_argument(where, "a source mesh whose cells fit its points and the nodes", fault);
   }
   if (mesh.senders.size() != mesh.receivers.size()) {
     throw invalid_argument(where, "as many senders as receivers",

@@ -126,7 +126,8 @@ ReplayReport replay_trace(const MemoryTrace& trace, const ReplayPolicy& policy,
   report.peak_requested = trace.peak_requested;
   report.unlimited = run_trace(trace, policy, kUnlimited);
   if (!report.unlimited.completes) {
-    throw data_error(fmt::format("replay: {}", policy.name), "at most 1 PiB of reserved memory", "more",
+    throw data_error(fmt::format("replay: {}", policy.name), "at most 1 PiB of reserved memory",
+                     fmt::format("a trace with {} bytes in use", trace.peak_requested),
                      "correct the sizes of the trace, or use a smaller --scale");
   }
   report.min_capacity = smallest_capacity(trace, policy, report.unlimited);

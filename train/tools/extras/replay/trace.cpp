@@ -156,8 +156,8 @@ std::string read_all(const std::filesystem::path& path) {
     if (code != Z_OK) throw fail("a whole gzip file", problem, "copy it again");
     if (count == 0) return text;
     if (text.size() > limit) {
-      throw fail(fmt::format("at most {} MiB of text (256 MiB and 100 times the file)", limit >> 20), "more",
-                 "check the file, or decompress it");
+      throw fail(fmt::format("at most {} MiB of text (256 MiB and 100 times the file)", limit >> 20),
+                 fmt::format("{} bytes or more", text.size()), "check the file, or decompress it");
     }
   }
 }

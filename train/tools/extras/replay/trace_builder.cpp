@@ -30,7 +30,8 @@ uint16_t TraceBuilder::stream_index(uint64_t stream) {
   if (known != streams_.end()) return static_cast<uint16_t>(known - streams_.begin());
   constexpr size_t kMostStreams = 4096;
   if (streams_.size() == kMostStreams)
-    fail(fmt::format("at most {} streams", kMostStreams), "one more", "is this column the stream?");
+    fail(fmt::format("at most {} streams", kMostStreams), fmt::format("stream {} as one more", stream),
+         "is this column the stream?");
   streams_.push_back(stream);
   return static_cast<uint16_t>(streams_.size() - 1);
 }
@@ -49,7 +50,7 @@ void TraceBuilder::allocate(uint64_t block, int64_t bytes, uint64_t stream, Tag 
   }
   const auto [entry, is_new] = live_.try_emplace(block, Live{scaled, position_, 0});
   if (!is_new) {
-    fail("a block that is not in use", "one in use since " + place(entry->second.position),
+    fail("a block that is not in use", "a block in use since " + place(entry->second.position),
          "record its free as well, and every line only once");
   }
   if (scaled == 0) return;
