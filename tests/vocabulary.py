@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses private words where the field has a common one (docs/glossary.md), in code, comments, scripts and docs, and
-errors whose `got` is a pronoun instead of a value or a place.
+"""Refuses private words where the field has a common one (docs/glossary.md), in code, comments, scripts and docs;
+errors whose `got` is a pronoun instead of a value or a place; and long names of tests.
 
 usage: tests/vocabulary.py [--count] [ROOT]      exits 1 and lists every place; --count: places per folder instead
 """
@@ -67,6 +67,7 @@ MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_err
 VAGUE = re.compile(r"(?:an? )?(?:(?:unknown|negative|larger|different) ones?|others?|another|something|both|neither|one|"
                    r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|.*(?:\bor others|"
                    r"do(?:es)? not fit)$")
+NAME_LENGTH = 60
 GAP = r"""[\s"'/#*_|>\\-]+"""
 
 
@@ -133,12 +134,23 @@ def vague_errors(root):
                         yield path, f'{path}:{line}: got "{literal}"; write: the value, or the place, that was found'
 
 
+def long_names(root):
+    for path, text in texts(root):
+        if path.parts[0] != "tests" or path.suffix not in {".h", ".cpp", ".cu"}:
+            continue
+        for case in re.finditer(r'TEST_CASE(?:_FIXTURE|_TEMPLATE)?\((?:\s*\w+,)?((?:\s*"(?:\\.|[^"\\])*")+)', text):
+            name = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', case.group(1)))
+            if len(name) > NAME_LENGTH:
+                line = text.count("\n", 0, case.start()) + 1
+                yield path, f'{path}:{line}: "{name}" has {len(name)} characters; write: at most {NAME_LENGTH}'
+
+
 def main():
     arguments = sys.argv[1:]
     count = "--count" in arguments
     rest = [argument for argument in arguments if argument != "--count"]
     root = pathlib.Path(rest[0] if rest else pathlib.Path(__file__).parent.parent)
-    found = [*faults(root), *vague_errors(root)]
+    found = [*faults(root), *vague_errors(root), *long_names(root)]
     if count:
         folders = collections.Counter("/".join(path.parts[:2][:max(1, len(path.parts) - 1)]) for path, _ in found)
         for folder, number in sorted(folders.items()):

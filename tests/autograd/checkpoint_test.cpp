@@ -79,7 +79,7 @@ int64_t bytes_now(Runtime& runtime, Tag tag) {
 
 }  // namespace
 
-TEST_CASE("every op in a segment has the gradients that it has outside, to the last bit") {
+TEST_CASE("ops in a segment have the gradients that they have outside") {
   Runtime runtime = make_runtime();
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const OpSample& sample : all_op_samples(runtime, 3, dtype)) {
@@ -130,7 +130,7 @@ TEST_CASE("unused outputs of a recomputed op are skipped") {
   }
 }
 
-TEST_CASE("a segment may read a value of another tape, whatever its id there") {
+TEST_CASE("a segment may read a value of another tape") {
   for (const int ops : {1, 2000}) {  // the number of one of the segment's own, and one far beyond
     CAPTURE(ops);
     Runtime runtime = make_runtime();
@@ -168,7 +168,7 @@ TEST_CASE("ops whose values are not needed are not recomputed") {
   CHECK(segments.counts.recomputed == 9);  // of four activations the last one's output is not needed
 }
 
-TEST_CASE("a segment saves only its inputs, and backward frees what it recomputed") {
+TEST_CASE("a segment saves only its inputs") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1000, 64, 1);
   const int64_t bytes = x.value().bytes();
@@ -191,7 +191,7 @@ TEST_CASE("a segment saves only its inputs, and backward frees what it recompute
   run(true);
 }
 
-TEST_CASE("nested segments give the same gradients, and inner ones are recomputed in their own backward") {
+TEST_CASE("nested segments give the same gradients") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   const auto three = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 3)}; };
   const auto six = [&](Tape& tape, const Variables& in) {
@@ -207,8 +207,7 @@ TEST_CASE("nested segments give the same gradients, and inner ones are recompute
   CHECK(nested.counts.recomputed == 2 * 3 + 4 * 2);
 }
 
-TEST_CASE(
-    "inputs without gradients, absent ones, variables and weights from outside, and outputs of all kinds") {
+TEST_CASE("a segment takes absent inputs and variables from outside") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 4, 3, 1), fixed = leaf(runtime, 4, 3, 2, false),
                  outer = leaf(runtime, 4, 3, 3);
@@ -246,7 +245,7 @@ TEST_CASE(
   CHECK(run(false) == plain);
 }
 
-TEST_CASE("an inner segment may read values of the outer one, and pass variables through") {
+TEST_CASE("an inner segment may read values of the outer one") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 4, 3, 1);
   const auto run = [&](bool recompute) {
@@ -312,7 +311,7 @@ TEST_CASE("a segment that no gradient reaches is not recomputed") {
   CHECK(counted.counts.recomputed == 0);
 }
 
-TEST_CASE("with matrix multiplications saved, only the ops between them are recomputed") {
+TEST_CASE("with matrix multiplications saved, the rest is recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   std::vector<Weight> weights;
@@ -336,7 +335,7 @@ TEST_CASE("with matrix multiplications saved, only the ops between them are reco
   CHECK(counts(SavePolicy::matmuls).recomputed == 2);
 }
 
-TEST_CASE("outputs of named ops are saved, and ops that only they need are not recomputed") {
+TEST_CASE("outputs of named ops are saved") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(10).normal(4, 4), DType::f64),
@@ -400,7 +399,7 @@ TEST_CASE("all ops that a model is made of can be named") {
   }
 }
 
-TEST_CASE("a check of segments in segments compares the third run with the first") {
+TEST_CASE("a check compares the third run of nested segments") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
@@ -433,7 +432,7 @@ TEST_CASE("a check of segments in segments compares the third run with the first
   }
 }
 
-TEST_CASE("the check of recomputation finds a different value, and names segment and op") {
+TEST_CASE("the check of recomputation names segment and op") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
@@ -456,7 +455,7 @@ TEST_CASE("the check of recomputation finds a different value, and names segment
   }
 }
 
-TEST_CASE("a segment whose second run differs throws an error that names the difference") {
+TEST_CASE("a segment whose second run differs throws the difference") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const auto message = [&](const std::function<Variable(Tape&, const Variable&)>& second) {

@@ -106,7 +106,7 @@ std::unique_ptr<OffloadStore> store_for(Device device, const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("offloaded values give the same gradients, step after step, whatever is saved") {
+TEST_CASE("offloaded values give the same gradients") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -126,7 +126,7 @@ TEST_CASE("offloaded values give the same gradients, step after step, whatever i
   }
 }
 
-TEST_CASE("each boundary but the last is offloaded once, and two of them are in memory at a time") {
+TEST_CASE("each boundary but the last is offloaded once") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -157,7 +157,7 @@ TEST_CASE("each boundary but the last is offloaded once, and two of them are in 
   }
 }
 
-TEST_CASE("a dry run counts the bytes that a real one moves, and as much memory") {
+TEST_CASE("a dry run counts the bytes that a real run moves") {
   const Folder folder;
   for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
     Layers layers({}, 9, 100, 16);
@@ -176,7 +176,7 @@ TEST_CASE("a dry run counts the bytes that a real one moves, and as much memory"
   }
 }
 
-TEST_CASE("a value with other owners or readers is not offloaded, and not counted") {
+TEST_CASE("a value with other owners or readers is not offloaded") {
   Layers layers({}, 4);
   const auto segment = [&](Tape& tape, const Variables& in) {
     return Variables{layers.layer(tape, in[0], 1)};
@@ -239,9 +239,7 @@ TEST_CASE("an op that reads an offloaded input of a segment throws") {
                  "needed a tensor"));
 }
 
-TEST_CASE(
-    "a value that two segments take comes back for the second, and a step goes on without its store's "
-    "values when no gradient comes") {
+TEST_CASE("a value that two segments take stays for the second") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -280,8 +278,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on a GPU the host waits for nothing, and a step can be captured" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("on a GPU offloading never makes the host wait" * doctest::skip(cuda_devices().empty())) {
   Layers layers({DeviceKind::cuda, 0});
   const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
   const std::unique_ptr<OffloadStore> store = make_host_store(layers.runtime.device());
@@ -313,7 +310,7 @@ TEST_CASE("on a GPU the host waits for nothing, and a step can be captured" *
   CHECK(captured.recorded());
 }
 
-TEST_CASE("the temporary file has no name, and failing to create it throws at once") {
+TEST_CASE("the temporary file of offloading has no name") {
   const Folder folder;
   {
     Layers layers({});
@@ -342,7 +339,7 @@ TEST_CASE("the temporary file has no name, and failing to create it throws at on
   CHECK(contains(message(folder.path, int64_t{1} << 50), "a folder with room for 1073741824.0 MiB"));
 }
 
-TEST_CASE("a disk that is full ends the step with the file's name and what to do") {
+TEST_CASE("a full disk ends the step with the file's name") {
   const Folder folder;
   Layers layers({}, 8, 2000, 32);
   rlimit old{};

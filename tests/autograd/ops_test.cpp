@@ -31,7 +31,7 @@ TEST_CASE("every op's gradients are the finite differences") {
 
 // Both start from the same values. A gradient is held against the largest of its sample: a small one is made
 // of those that flowed through the op, and carries their errors.
-TEST_CASE("every op's gradients in 16 bits are those in f64, but for rounding") {
+TEST_CASE("gradients of every op in 16 bits are those in f64, rounded") {
   Runtime runtime = make_runtime();
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const uint64_t seed : {1, 2, 3}) {

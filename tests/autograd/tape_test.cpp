@@ -49,7 +49,7 @@ TEST_CASE("gradients of leaves accumulate over tapes, as in a window") {
   for (const double g : x.gradient().values<double>()) CHECK(g == doctest::Approx(6.0));
 }
 
-TEST_CASE("what an entry saved is freed as soon as it is done, and nothing remains") {
+TEST_CASE("a tape entry frees what it saved when it is done") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1.0);
   const int64_t before =
@@ -69,7 +69,7 @@ TEST_CASE("what an entry saved is freed as soon as it is done, and nothing remai
   CHECK(after - before <= std::max<int64_t>(gradient, 64));
 }
 
-TEST_CASE("an entry saves the values that its backward reads, and no others") {
+TEST_CASE("a tape entry saves only what its backward reads") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1.0);
   const auto kept = [&](const std::function<void(Tape&, const Variable&)>& op) {

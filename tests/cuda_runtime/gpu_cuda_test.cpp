@@ -53,7 +53,7 @@ void start(void* stream, int shared_bytes = 0, const char* kernel = nullptr) {
                     &argument);
 }
 
-TEST_CASE_FIXTURE(FreshState, "a launch is not blamed for an error that another call left behind") {
+TEST_CASE_FIXTURE(FreshState, "a launch is not blamed for an earlier call's error") {
   void* stream = gpu::create_stream(0);
   state().pending = cudaErrorInvalidValue;  // by the host application
   CHECK_NOTHROW(start(stream));
@@ -61,7 +61,7 @@ TEST_CASE_FIXTURE(FreshState, "a launch is not blamed for an error that another 
   gpu::destroy_stream(stream);
 }
 
-TEST_CASE_FIXTURE(FreshState, "a refused attribute or launch names the kernel and leaves no error behind") {
+TEST_CASE_FIXTURE(FreshState, "a refused attribute or launch names the kernel") {
   void* stream = gpu::create_stream(0);
   state().attribute_error = cudaErrorInvalidValue;
   std::string text = error_of([&] { start(stream, kLarge); });
@@ -77,8 +77,7 @@ TEST_CASE_FIXTURE(FreshState, "a refused attribute or launch names the kernel an
   gpu::destroy_stream(stream);
 }
 
-TEST_CASE_FIXTURE(FreshState,
-                  "a kernel that failed before is named as the cause, not the call that reports it") {
+TEST_CASE_FIXTURE(FreshState, "a kernel that failed earlier is named as the cause") {
   void* stream = gpu::create_stream(0);
   state().launch_error = cudaErrorIllegalAddress;
   const std::string text = error_of([&] { start(stream); });
@@ -105,7 +104,7 @@ TEST_CASE_FIXTURE(FreshState, "freeing leaves no error behind") {
   }
 }
 
-TEST_CASE_FIXTURE(FreshState, "blocks that take much shared memory ask for all of the multiprocessor's") {
+TEST_CASE_FIXTURE(FreshState, "large thread blocks ask for all shared memory") {
   void* stream = gpu::create_stream(0);
   start(stream);
   CHECK(state().carveout == -1);
@@ -159,7 +158,7 @@ void use_second_device() {
   gpu::destroy_stream(stream);
 }
 
-TEST_CASE_FIXTURE(FreshState, "a second device is used from any thread, whichever device was current") {
+TEST_CASE_FIXTURE(FreshState, "a second device is used from any thread") {
   std::string text = error_of(use_second_device);
   CHECK(text == "");
   std::thread([&] { text = error_of(use_second_device); }).join();
@@ -174,7 +173,7 @@ TEST_CASE_FIXTURE(FreshState, "a second device is used from any thread, whicheve
   CHECK(current == 0);  // the application's choice
 }
 
-TEST_CASE_FIXTURE(FreshState, "a multiprocessor's shared memory is the device's, or without one an H200's") {
+TEST_CASE_FIXTURE(FreshState, "shared memory is the device's, or without one an H200's") {
   CHECK(gpu::multiprocessor_memory(0).bytes == 100 * 1024);
   CHECK(gpu::multiprocessor_memory(0).reserved_per_block == 512);
   state().devices = 0;
@@ -218,7 +217,7 @@ TEST_CASE_FIXTURE(FreshState, "why there are no devices") {
   CHECK(state().pending == cudaSuccess);
 }
 
-TEST_CASE("spans are nested ranges of a profiler that NVTX loads, without a device and a recorder") {
+TEST_CASE("spans are nested ranges of NVTX") {
   setenv("NVTX_INJECTION64_PATH", TEST_PROFILER, 1);
   REQUIRE(gpu::profiled());
   CHECK(Span::wanted());

@@ -91,8 +91,7 @@ struct Owned {
 using MakeSource = std::shared_ptr<MemorySource> (*)(int);
 constexpr MakeSource kSources[] = {make_cuda_virtual_memory, make_cuda_memory};
 
-TEST_CASE("random work on three streams of a device never sees another owner's bytes" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("streams of a device never see another owner's bytes" * doctest::skip(cuda_devices().empty())) {
   for (const MakeSource make : kSources) {
     Draws draws(4711);
     DeviceStreams streams;
@@ -150,8 +149,7 @@ TEST_CASE("random work on three streams of a device never sees another owner's b
   }
 }
 
-TEST_CASE("a device's memory runs out with a report, and is as good as new afterwards" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("an allocator recovers after a device ran out of memory" * doctest::skip(cuda_devices().empty())) {
   for (const MakeSource make : kSources) {
     DeviceStreams streams;
     AllocatorOptions options;

@@ -203,7 +203,7 @@ class Run {
   std::string error_;
 };
 
-TEST_CASE("a refusal at every call of the source: nothing lost, and after a retry all is as without it") {
+TEST_CASE("a refused call of the source loses nothing") {
   const std::vector<Operation> trace = make_trace(31);
   for (const FaultSetting& setting : kFaultSettings) {
     CAPTURE(std::string(setting.name));

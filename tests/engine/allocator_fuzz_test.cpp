@@ -301,7 +301,7 @@ void check_end(std::shared_ptr<CachingAllocator> allocator, TestMemorySource& so
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
+TEST_CASE("100,000 random operations keep peaks and totals") {
   for (const FuzzSetting& setting : kFuzzSettings) {
     CAPTURE(std::string(setting.name));
     const auto source = make_source(setting);

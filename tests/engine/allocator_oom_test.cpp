@@ -43,8 +43,7 @@ struct SmallAllocator {
   std::shared_ptr<CachingAllocator> allocator;
 };
 
-TEST_CASE(
-    "reuse before growth, growth before borrowing, borrowing before a flush, a flush before callbacks") {
+TEST_CASE("growth, borrowing, flush and callbacks come in this order") {
   SmallAllocator f(8 * kMiB);
   int calls = 0;
   StoragePtr spare;
@@ -81,7 +80,7 @@ TEST_CASE(
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush unmaps the largest mappings first, and no more than needed") {
+TEST_CASE("a flush unmaps the largest mappings first, and no more") {
   for (const bool expandable : {true, false}) {
     CAPTURE(expandable);
     SmallAllocator f(100 * kMiB, {.history = 100}, expandable);
@@ -102,7 +101,7 @@ TEST_CASE("a flush unmaps the largest mappings first, and no more than needed") 
   }
 }
 
-TEST_CASE("the text says what was asked, what there is, who holds it, and what to change, in order") {
+TEST_CASE("an out-of-memory text names request, holders and changes") {
   SmallAllocator f(16 * kMiB, {.memory_limit = 8 * kMiB}, true, 8 * kMiB);
   f.allocator->advise([] {
     return std::vector<std::string>{"lower batch_size to 1", "set recompute = \"all\""};
@@ -139,7 +138,7 @@ TEST_CASE("the text says what was asked, what there is, who holds it, and what t
   CHECK(whole.refusal(2 * kMiB).find("[allocate] needed") != std::string::npos);
 }
 
-TEST_CASE("the advice is computed with the allocator unlocked: it and other threads may use it meanwhile") {
+TEST_CASE("advice is computed with the allocator unlocked") {
   SmallAllocator f(8 * kMiB);
   int calls = 0;
   f.allocator->advise([&] {
@@ -203,7 +202,7 @@ TEST_CASE("a limit makes any source smaller, and never larger") {
   CHECK(shared.audit() == "");
 }
 
-TEST_CASE("addresses whose memory was refused are released, where they come with it") {
+TEST_CASE("refused addresses are released if they come with memory") {
   SmallAllocator f(8 * kMiB, {}, false);
   f.source->set_capacity(0);
   CHECK(f.refusal(kMiB) != "");
@@ -219,7 +218,7 @@ TEST_CASE("addresses whose memory was refused are released, where they come with
   CHECK(large.source->calls().reserve == 1);  // ample is exact
 }
 
-TEST_CASE("sizes beyond all bounds are refused, whatever the source promises") {
+TEST_CASE("sizes beyond all bounds are refused") {
   for (const int64_t capacity : {INT64_MAX, int64_t{1} << 46}) {
     const auto allocator = CachingAllocator::create(std::make_shared<SimulatedMemorySource>(capacity));
     for (const int64_t bytes : {INT64_MAX, INT64_MAX - 511, int64_t{1} << 62, (int64_t{1} << 61) + 1})
@@ -228,7 +227,7 @@ TEST_CASE("sizes beyond all bounds are refused, whatever the source promises") {
   }
 }
 
-TEST_CASE("garbage is collected above the threshold, and growth is planned with what is left") {
+TEST_CASE("garbage is collected above the threshold") {
   for (const bool expandable : {true, false}) {
     SmallAllocator f(64 * kMiB, {.garbage_collection_threshold = 0.5}, expandable);
     f.take(16 * kMiB).reset();
@@ -249,7 +248,7 @@ TEST_CASE("garbage is collected above the threshold, and growth is planned with 
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush that collects garbage first survives a source that refuses again and again") {
+TEST_CASE("a flush after garbage collection survives refusals") {
   SmallAllocator f(16 * kMiB, {.garbage_collection_threshold = 0.9});
   StoragePtr kept[8];
   for (int on = 0; on < 6; ++on) f.take((6 - on) * 256 * kKiB, on).reset();
@@ -262,7 +261,7 @@ TEST_CASE("a flush that collects garbage first survives a source that refuses ag
   CHECK(f.take(12 * kMiB)->bytes() == 12 * kMiB);
 }
 
-TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though it is above the threshold") {
+TEST_CASE("growth during a flush leaves the rest of the flush alone") {
   SmallAllocator f(16 * kMiB, {.garbage_collection_threshold = 0.625}, true, kMiB);
   // A page of hole, 3 free, 2 of hole, 1 used, 5 free, and the end: 9 MiB of at most 10.
   StoragePtr first = f.take(kMiB), low = f.take(3 * kMiB), second = f.take(2 * kMiB);
@@ -307,7 +306,7 @@ TEST_CASE("callbacks are asked in order, until one has freed enough") {
   CHECK(order == "ab");
 }
 
-TEST_CASE("a callback may allocate, free, release, and add a callback; what it allocates calls no callback") {
+TEST_CASE("a callback may allocate, free and add callbacks") {
   SmallAllocator f(8 * kMiB);
   StoragePtr spare = f.take(6 * kMiB);
   int calls = 0;
@@ -332,7 +331,7 @@ TEST_CASE("a callback may allocate, free, release, and add a callback; what it a
   CHECK(calls == 3);
 }
 
-TEST_CASE("what a callback throws reaches the caller, and the allocator goes on") {
+TEST_CASE("an exception of a callback reaches the caller") {
   SmallAllocator f(4 * kMiB);
   StoragePtr held = f.take(3 * kMiB);
   int calls = 0;

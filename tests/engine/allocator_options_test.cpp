@@ -36,7 +36,7 @@ TEST_CASE("every key is read") {
   CHECK(options.history == 1000);
 }
 
-TEST_CASE("what is not named keeps its default, spaces do not count, and the last of two counts") {
+TEST_CASE("unnamed options keep their defaults, and the last one counts") {
   const AllocatorOptions defaults{.memory_limit = 5, .expandable_segments = false, .history = 9};
   for (const char* nothing : {"", "  ", " "}) {
     const AllocatorOptions same = parse_allocator_options(nothing, defaults);
@@ -72,7 +72,7 @@ TEST_CASE("the longest history and no history are accepted") {
   CHECK(parse_allocator_options("history:0").history == 0);
 }
 
-TEST_CASE("every bad form is refused, with what was needed, what was got, and an example") {
+TEST_CASE("options of bad form are refused with an example") {
   struct Bad {
     const char *text, *where, *needed, *got;
   };
@@ -116,7 +116,7 @@ TEST_CASE("every bad form is refused, with what was needed, what was got, and an
   }
 }
 
-TEST_CASE("each of PyTorch's names says what to use instead, or why it is not needed") {
+TEST_CASE("each of PyTorch's options says what to use instead") {
   struct Name {
     const char *setting, *advice;
   };

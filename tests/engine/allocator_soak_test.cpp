@@ -54,7 +54,7 @@ class Training {
   std::vector<StoragePtr> parameters_;
 };
 
-TEST_CASE("100,000 training steps on meshes of changing size: reserved is flat, and nothing is left over") {
+TEST_CASE("100,000 training steps keep reserved memory flat") {
   constexpr int64_t kWarmUp = 2'000;
   for (const bool expandable : {true, false}) {
     CAPTURE(expandable);

@@ -43,7 +43,7 @@ TEST_CASE("a stream reuses its own memory without an event or a wait") {
   CHECK(f.allocator->stats().stream_waits == 0);
 }
 
-TEST_CASE("memory used on other streams is reused at once, behind a wait for each of them") {
+TEST_CASE("memory of other streams is reused after a wait for each") {
   StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   void* const address = block->data();
@@ -74,7 +74,7 @@ TEST_CASE("memory used on other streams is reused at once, behind a wait for eac
   CHECK(f.allocator->stats().active.current == 0);
 }
 
-TEST_CASE("each part of fenced memory waits when it is reused, and an event lives as long as a part") {
+TEST_CASE("each part of fenced memory waits when it is reused") {
   StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   f.allocator->record_use(block, stream(2));
@@ -91,7 +91,7 @@ TEST_CASE("each part of fenced memory waits when it is reused, and an event live
   CHECK(f.source->ordered_after(stream(1), work));
 }
 
-TEST_CASE("when memory is short another stream's is borrowed, and both wait for each other") {
+TEST_CASE("a stream short of memory borrows from another") {
   StreamAllocator f(2 * kMiB);
   StoragePtr block = f.take(2 * kMiB, 1);
   void* const address = block->data();
@@ -118,7 +118,7 @@ TEST_CASE("when memory is short another stream's is borrowed, and both wait for 
   CHECK(test::recount(f.allocator->snapshot(), *f.source) == "");
 }
 
-TEST_CASE("the host waits for work before its memory goes back, and only then") {
+TEST_CASE("the host waits before its memory is unmapped") {
   StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   f.allocator->record_use(block, stream(2));
@@ -175,7 +175,7 @@ Answer ask(const std::array<uint64_t, 6>& order, size_t completed_before) {
   return answer;
 }
 
-TEST_CASE("all 720 orders in which six events complete give the same answer, at any time before the reuse") {
+TEST_CASE("all 720 orders of six events give the same answer") {
   std::array<uint64_t, 6> order{};
   std::iota(order.begin(), order.end(), 1);
   const Answer expected = ask(order, 0);
@@ -310,7 +310,7 @@ std::string run_random(uint64_t seed, bool expandable, MemoryStats& stats) {
   return source->live_events() == 0 && source->mapped_bytes() == 0 ? "" : "something was left";
 }
 
-TEST_CASE("no memory is reused or unmapped early, whatever four streams do") {
+TEST_CASE("four streams reuse and unmap no memory too early") {
   for (const bool expandable : {true, false}) {
     for (const uint64_t seed : {1, 2, 3}) {
       CAPTURE(expandable);
@@ -324,7 +324,7 @@ TEST_CASE("no memory is reused or unmapped early, whatever four streams do") {
   }
 }
 
-TEST_CASE("a source whose streams need no events is asked for none twice") {
+TEST_CASE("a source whose streams need no events makes none") {
   // A CPU's streams run at once: record() says 0, and nothing is pending.
   class Immediate final : public MemorySource {
    public:

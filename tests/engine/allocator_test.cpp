@@ -58,7 +58,7 @@ TEST_CASE("neighbours that are free become one block") {
   CHECK(f.allocator->stats().external_fragmentation() == doctest::Approx(0.5));
 }
 
-TEST_CASE("out of memory says what was asked, where the memory is, and what to do; then life goes on") {
+TEST_CASE("an allocator goes on after out of memory") {
   Fixture f(8 * kMiB);
   const StoragePtr held = f.take(6 * kMiB, Tag::activations, "processor.3");
   const std::string text = f.out_of_memory_text(4 * kMiB);
@@ -88,7 +88,7 @@ TEST_CASE("cached memory is unmapped before OutOfMemory is thrown") {
   CHECK(f.allocator->stats().out_of_memory == 0);
 }
 
-TEST_CASE("callbacks may free something when memory runs out, and are asked in order until one does") {
+TEST_CASE("callbacks are asked in order until memory is enough") {
   Fixture f(8 * kMiB);
   StoragePtr spare = f.take(6 * kMiB);
   std::string calls;
@@ -138,7 +138,7 @@ TEST_CASE("peaks start anew after reset_peak") {
   CHECK(stats.requested.total == 10 * kMiB + 1000);
 }
 
-TEST_CASE("scopes name allocations and nest; a name of its own stands behind them") {
+TEST_CASE("scopes name allocations and nest") {
   Fixture f(64 * kMiB);
   std::vector<StoragePtr> held;
   {
@@ -195,7 +195,7 @@ TEST_CASE("every tag has a name of its own") {
   CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
 
-TEST_CASE("when memory is short a small block goes wherever there is room, also in another stream's slab") {
+TEST_CASE("a small block may lie in another stream's slab") {
   Fixture f(8 * kMiB);
   const Stream second{Device{}, 7};
   const StoragePtr large = f.take(6 * kMiB);
@@ -215,7 +215,7 @@ TEST_CASE("two streams with one id are refused") {
   CHECK_THROWS_AS(f.allocator->record_use(block, Stream(Device{}, 3, &second)), InvalidArgument);
 }
 
-TEST_CASE("the record of an out-of-memory error is of the moment when it came") {
+TEST_CASE("the record of an out-of-memory error is of its moment") {
   const auto allocator =
       CachingAllocator::create(std::make_shared<HostMemorySource>(8 * kMiB), {.history = 100});
   const Stream stream{Device{}};

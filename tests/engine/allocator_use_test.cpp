@@ -143,7 +143,7 @@ TEST_CASE("an application's memory is used to the last byte, and freed") {
   CHECK(lent.empty());
 }
 
-TEST_CASE("a pointer's block is found in a snapshot by address, tag, stream and name") {
+TEST_CASE("snapshots name a block by address, tag, stream and name") {
   const auto source = make_source();
   const auto allocator = CachingAllocator::create(source);
   const MemoryScope outer(*allocator, "outer");
@@ -166,7 +166,7 @@ TEST_CASE("a pointer's block is found in a snapshot by address, tag, stream and 
   CHECK(segment.blocks[1].state == MemorySnapshot::State::free);
 }
 
-TEST_CASE("the history tells every event, with its stream, tag, name and bytes") {
+TEST_CASE("the history has every event with stream, tag and name") {
   const auto source = make_source();
   const auto allocator = CachingAllocator::create(source, {.history = 10});
   StoragePtr storage = allocator->allocate(700, 1, stream(3), Tag::recompute, "it");

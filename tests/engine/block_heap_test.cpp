@@ -54,7 +54,7 @@ TEST_CASE("a run of three mappings, block by block") {
   CHECK(free_of(heap) == Free{3 * kMiB, 0, 0, 0});
 }
 
-TEST_CASE("memory mapped beside free memory leaves no trace in what is split") {
+TEST_CASE("mapping beside free memory leaves split blocks as they are") {
   BlockHeap heap;
   heap.add_range(kBase, 8 * kMiB);
   heap.map(kBase + 2 * kMiB, kMiB);
@@ -128,7 +128,7 @@ TEST_CASE("a slab is set apart while something in it is used") {
   CHECK(heap.allocate(2 * kMiB, 4096, Placement::slab) == nullptr);       // it might not fit when aligned
 }
 
-TEST_CASE("growth takes the lowest hole that will do, and counts the free memory below it") {
+TEST_CASE("growth takes the lowest hole that is large enough") {
   BlockHeap heap;
   CHECK(heap.plan_growth(512, 512, Placement::low, 2 * kMiB).bytes == 0);
   heap.add_range(kBase, 64 * kMiB);
@@ -155,7 +155,7 @@ TEST_CASE("growth takes the lowest hole that will do, and counts the free memory
   CHECK(heap.plan_growth(65 * kMiB, 512, Placement::low, 2 * kMiB).bytes == 0);
 }
 
-TEST_CASE("unused mappings, by address, and none across which a slab lies") {
+TEST_CASE("unused mappings come by address, without those of slabs") {
   BlockHeap heap;
   heap.add_range(kBase, 64 * kMiB);
   heap.map(kBase, kMiB);

@@ -86,7 +86,7 @@ TEST_CASE("control groups of version 2: the lowest limits on the way up") {
   CHECK(cgroup_limits(groups.root).memory_bytes == 4096);
 }
 
-TEST_CASE("control groups of version 1, also in a container that does not show the group's folder") {
+TEST_CASE("cgroup v1 limits threads, also in a container") {
   FakeGroups groups;
   groups.write("proc/self/cgroup", "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/");
   groups.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
@@ -117,7 +117,7 @@ bool set_affinity(const std::vector<int>& cpus) {
   return pthread_setaffinity_np(pthread_self(), sizeof mask, &mask) == 0;
 }
 
-TEST_CASE("threads are as many as the affinity mask has CPUs, and stay within it") {
+TEST_CASE("the thread count follows the affinity mask") {
   const std::vector<int> all = allowed_cpus();
   REQUIRE(!all.empty());
   CHECK(available_cpus() <= static_cast<int>(all.size()));
@@ -136,7 +136,7 @@ TEST_CASE("threads are as many as the affinity mask has CPUs, and stay within it
   restricted.join();
 }
 
-TEST_CASE("two Runtimes have one team of threads, as large as the larger needs") {
+TEST_CASE("two Runtimes share one team of threads") {
   const std::set<std::string> before = threads_of_process();
   {
     Runtime one({.threads = 4});
@@ -160,7 +160,7 @@ TEST_CASE("two Runtimes have one team of threads, as large as the larger needs")
   CHECK(threads_beside(before, 0) == 0);
 }
 
-TEST_CASE("calls of two pools take turns: never more threads work than the larger pool has") {
+TEST_CASE("calls of two pools take turns") {
   Runtime one({.threads = 3});
   Runtime two({.threads = 3});
   std::atomic<int> working{0}, most{0};
@@ -182,7 +182,7 @@ TEST_CASE("calls of two pools take turns: never more threads work than the large
   CHECK(one.threads().counters().waits > 0);
 }
 
-TEST_CASE("each worker begins with its own share of the tasks, call after call") {
+TEST_CASE("each worker begins with its own share of the tasks") {
   ThreadPool pool(4);
   for (int call = 0; call < 20; ++call) {
     std::atomic<int> begun{0};
@@ -227,7 +227,7 @@ TEST_CASE("idle helpers burn no time, and wake again") {
   CHECK(total == 56);
 }
 
-TEST_CASE("a call with helpers allocates nothing and hands its body over by reference") {
+TEST_CASE("a call with helpers allocates nothing") {
   struct Body {
     std::atomic<int64_t>* total;
     Body(std::atomic<int64_t>* t) : total(t) {}

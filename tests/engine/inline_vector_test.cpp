@@ -9,7 +9,7 @@
 using namespace meshgrad;
 using namespace meshgrad::test;
 
-TEST_CASE("an inline vector holds what a vector holds, up to its capacity") {
+TEST_CASE("an inline vector matches a vector up to its capacity") {
   InlineVector<std::string, 3> list{"a", "b"};
   list.push_back("c");
   CHECK(list.size() == 3);
@@ -23,7 +23,7 @@ TEST_CASE("an inline vector holds what a vector holds, up to its capacity") {
   CHECK(list.back() == "e");
 }
 
-TEST_CASE("an inline vector destroys its values when it is cleared or assigned") {
+TEST_CASE("an inline vector destroys cleared and assigned values") {
   const auto held = std::make_shared<int>(1);
   InlineVector<std::shared_ptr<int>, 2> list{held, held};
   CHECK(held.use_count() == 3);

@@ -28,7 +28,7 @@ TEST_CASE("names are stored once, and joined inside their scopes") {
   CHECK(names.all() == std::vector<std::string>{"", "block", "block/mlp", "mlp", "other", "block/oth"});
 }
 
-TEST_CASE("equal names in different scopes are distinct, wherever their text is stored") {
+TEST_CASE("equal names in different scopes are distinct") {
   NameTable names;
   const uint32_t outer = names.inside(0, "outer"), inner = names.inside(outer, "inner");
   const std::string text(1024, 'x');

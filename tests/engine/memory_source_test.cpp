@@ -277,7 +277,7 @@ TEST_CASE("a CUDA device that is not there is an error that names it") {
   }
 }
 
-TEST_CASE("host memory is as large as the machine unless a capacity is given, and counts to its last page") {
+TEST_CASE("host memory is as large as the machine or the capacity") {
   const int64_t available = available_memory();
   const int64_t capacity = HostMemorySource().capacity();
   CHECK(std::abs(capacity - available) < available / 4);  // others use the machine too
@@ -314,7 +314,7 @@ TEST_CASE("reserved addresses cost nothing, and are gone once released") {
   }
 }
 
-TEST_CASE("addresses are aligned as asked, and no more are kept than asked for") {
+TEST_CASE("addresses are aligned as asked") {
   const int64_t before = process_bytes().addresses;
   char* range = reserve_addresses(kMiB, 4 * kGiB);
   REQUIRE(range != nullptr);
@@ -324,7 +324,7 @@ TEST_CASE("addresses are aligned as asked, and no more are kept than asked for")
   munmap(range, kMiB);
 }
 
-TEST_CASE("unmapped host memory is back with the system, and mapped again it is fresh") {
+TEST_CASE("unmapped host memory goes back to the system") {
   constexpr int64_t kBytes = 64 * kMiB;
   HostMemorySource source(kBytes);
   char* range = source.reserve(2 * kBytes);
@@ -342,7 +342,7 @@ TEST_CASE("unmapped host memory is back with the system, and mapped again it is 
   source.release(range, 2 * kBytes);
 }
 
-TEST_CASE("neighbouring mappings of host memory are one area to the system, also after holes were filled") {
+TEST_CASE("neighbouring mappings of host memory are one area") {
   constexpr int64_t kHugePage = 2 * kMiB;
   constexpr int64_t kPages = 64;
   HostMemorySource source(kPages * kHugePage);
@@ -362,7 +362,7 @@ TEST_CASE("neighbouring mappings of host memory are one area to the system, also
   source.release(range, (kPages + 1) * kHugePage);
 }
 
-TEST_CASE("an application's memory is allocated within its capacity and freed as it was allocated") {
+TEST_CASE("an application's memory stays within its capacity") {
   Application application(0);
   CallbackMemorySource source(application.callbacks(), Device{}, 3 * kMiB, kMiB);
   CHECK_FALSE(source.expandable());
@@ -412,7 +412,7 @@ TEST_CASE("an application may give memory of any alignment, or none") {
   CHECK(throwing.mapped_bytes() == 0);
 }
 
-TEST_CASE("an application's streams are asked, and half of its callbacks is an error") {
+TEST_CASE("an application that gives half of its callbacks is refused") {
   const auto text = [](const MemoryCallbacks& callbacks, int64_t capacity, int64_t granularity) {
     return test::invalid_argument_text(
         [&] { CallbackMemorySource(callbacks, Device{}, capacity, granularity); });
@@ -446,7 +446,7 @@ TEST_CASE("an application's streams are asked, and half of its callbacks is an e
   CHECK(log == "record 1; wait 2 for 7; forget 7; synchronize 3");
 }
 
-TEST_CASE("simulated memory is larger than any machine and counts its calls") {
+TEST_CASE("simulated memory is unlimited and counts its calls") {
   constexpr int64_t kTiB = int64_t{1} << 40;
   SimulatedMemorySource source(200 * kTiB);
   CHECK(source.capacity() == 200 * kTiB);

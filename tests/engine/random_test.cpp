@@ -69,7 +69,7 @@ void check_normal(const std::function<double(uint32_t)>& draw) {
   CHECK(std::abs(products / n) < 5.0 / std::sqrt(n));
 }
 
-TEST_CASE("normal draws and noise are normal, and neighbours are not related") {
+TEST_CASE("normal draws are normal, and neighbours independent") {
   check_normal([](uint32_t i) { return normal(3, 1, i); });
   check_normal([](uint32_t i) { return normal(i, 1, 0); });
   check_normal([](uint32_t i) { return training_noise(3, 0, 17, i, 0); });
@@ -107,7 +107,7 @@ TEST_CASE("uniform_below stays below and is even") {
   CHECK(uniform_below(1, 1, 1, uint64_t{1} << 60) < uint64_t{1} << 60);
 }
 
-TEST_CASE("a shuffle is a permutation of its own for every seed and round") {
+TEST_CASE("each seed and round has a permutation of its own") {
   for (const uint64_t count : {1, 2, 3, 4, 5, 16, 17, 211, 1000}) {
     CAPTURE(count);
     std::set<std::vector<uint64_t>> orders;

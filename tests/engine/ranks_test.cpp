@@ -101,7 +101,7 @@ TEST_CASE("no rank leaves a barrier before the last has come") {
   }
 }
 
-TEST_CASE("messages between two ranks are matched by their order, whenever they arrive") {
+TEST_CASE("messages between two ranks are matched in order") {
   for (const uint64_t seed : {1, 2, 3, 4}) {
     on_ranks({.ranks = 3, .seed = seed, .latest = 3ms, .loss = {}}, [](Ranks& ranks) {
       constexpr int kMessages = 20;
@@ -129,7 +129,7 @@ TEST_CASE("messages between two ranks are matched by their order, whenever they 
   }
 }
 
-TEST_CASE("a rank that hangs is an error of the others, which names rank, operation and step") {
+TEST_CASE("a rank that hangs is named with operation and step") {
   const Endings endings =
       try_on_ranks({.ranks = 3, .timeout = 300ms, .loss = {1, 2, true}}, [](Ranks& ranks) {
         for (int step = 0; step < 10; ++step) {
@@ -148,18 +148,18 @@ TEST_CASE("a rank that hangs is an error of the others, which names rank, operat
   CHECK(!endings[2].empty());
 }
 
-TEST_CASE("a rank that leaves, or fails in work of its own, is an error of the others at once") {
+TEST_CASE("a rank that leaves or fails ends the others at once") {
   check_a_rank_that_ends(
       [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); },
       "needed all ranks to go on, got the end of rank");
 }
 
-TEST_CASE("a rank that is through without finish() waits for the others, which go on") {
+TEST_CASE("a rank that is done without finish() waits for the others") {
   check_a_rank_that_is_through(
       [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); });
 }
 
-TEST_CASE("the end of a rank is no answer to one that asks whether all agree") {
+TEST_CASE("the end of a rank is no answer to agree()") {
   const Endings endings = try_on_ranks({.ranks = 2, .timeout = 60s, .loss = {}}, [](Ranks& ranks) {
     if (ranks.rank() == 1) agree(ranks, false, "frame");
   });
@@ -203,7 +203,7 @@ TEST_CASE("ranks know who shares their host") {
   CHECK(Ranks().local_size() == 1);
 }
 
-TEST_CASE("buckets that leave one after another have the sum of all at once, whenever each rank is ready") {
+TEST_CASE("buckets have the sum of all ranks, in any order of arrival") {
   constexpr int64_t kElements = 1000;
   for (const int size : {2, 3, 4}) {
     const std::vector<float> sum = sum_in_order(size, kElements);

@@ -83,7 +83,7 @@ void step(Runtime& runtime, int64_t scale, std::vector<void*>& addresses) {
   }
 }
 
-TEST_CASE("a step that is the same every time takes little more than what lives at once") {
+TEST_CASE("a repeated step takes little more than its peak") {
   Runtime runtime;
   CachingAllocator& allocator = runtime.allocator();
   const Tensor weights = Tensor::empty(runtime, Shape{5000 * kKiB}, DType::u8, Tag::parameters, "weights");

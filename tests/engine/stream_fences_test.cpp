@@ -34,7 +34,7 @@ std::vector<FenceBlock> remove(StreamFences& fences, int64_t begin, int64_t end)
   return pieces;
 }
 
-TEST_CASE("an event belongs to its stream, and is forgotten with its last holder") {
+TEST_CASE("an event is forgotten with its last holder") {
   TestMemorySource source;
   SourceEventPtr event = event_on(source, 3), copy = event;
   CHECK(event->stream() == 3);
@@ -46,7 +46,7 @@ TEST_CASE("an event belongs to its stream, and is forgotten with its last holder
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("reuse removes the part that it covers; the rest keeps its events") {
+TEST_CASE("reuse removes only the part of a fence that it covers") {
   TestMemorySource source;
   {
     StreamFences fences;

@@ -62,7 +62,7 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 
 }  // namespace
 
-TEST_CASE("TCP: sums are those of any transport, also of more bytes than a connection holds") {
+TEST_CASE("TCP: sums match those of any transport at any size") {
   for (const int size : {2, 3, 5}) {
     on_tcp(size, [&](Ranks& ranks) {
       for (const size_t elements : {size_t{1}, size_t{1000}, size_t{3'000'000}}) {
@@ -85,7 +85,7 @@ TEST_CASE("TCP: sums are those of any transport, also of more bytes than a conne
   }
 }
 
-TEST_CASE("TCP: several exchanges are in flight, waited for in any order") {
+TEST_CASE("TCP: exchanges in flight are waited for in any order") {
   constexpr size_t kBig = 1'000'000;
   on_tcp(3, [](Ranks& ranks) {
     const int next = (ranks.rank() + 1) % 3;
@@ -123,7 +123,7 @@ TEST_CASE("TCP: a rank that ends is an error of the others at once") {
   CHECK((contains(endings[0], "connection with rank 1") || contains(endings[2], "connection with rank 1")));
 }
 
-TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind other messages") {
+TEST_CASE("TCP: an aborting rank's exit code arrives after messages") {
   const Endings endings = try_on_tcp({.size = 3}, [&](Ranks& ranks) {
     std::array<std::byte, 2> ready{};
     const std::span<std::byte> all(ready);
@@ -144,7 +144,7 @@ TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind ot
   for (const std::string& ending : endings) CHECK(contains(ending, "all end"));
 }
 
-TEST_CASE("TCP: all messages that came before the end of their rank arrive; then the end is found") {
+TEST_CASE("TCP: messages arrive before the end of their rank") {
   const Endings endings = try_on_tcp({.size = 2, .timeout = 60s}, [](Ranks& ranks) {
     std::vector<std::byte> values(1000, std::byte{5});
     const std::array<size_t, 4> sizes{1, 1000, 0, 7};
@@ -170,12 +170,12 @@ TEST_CASE("TCP: all messages that came before the end of their rank arrive; then
   CHECK_MESSAGE(contains(endings[1], "got its end with exit code 7"), endings[1]);
 }
 
-TEST_CASE("TCP: a rank that leaves, or fails in work of its own, is an error of the others at once") {
+TEST_CASE("TCP: a rank that leaves or fails ends the others at once") {
   test::check_a_rank_that_ends([](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); },
                                "needed a connection with rank");
 }
 
-TEST_CASE("TCP: a rank that is through without finish() waits for the others, which go on") {
+TEST_CASE("TCP: a rank done without finish() waits for the others") {
   test::check_a_rank_that_is_through(
       [](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); });
 }
@@ -213,7 +213,7 @@ TEST_CASE("TCP: ranks that do not meet are told why") {
                      "] needed a port that rank 0 can wait at, got " + "Address already in use"));
 }
 
-TEST_CASE("TCP: a rank that waits for rank 0 holds no port, which might be the one that rank 0 needs") {
+TEST_CASE("TCP: a rank that waits for rank 0 holds no port") {
   std::string ending;
   std::thread waiting([&] { ending = ending_of({1, 2, "127.0.0.1", free_port()}, 500ms, [](Ranks&) {}); });
   std::this_thread::sleep_for(200ms);

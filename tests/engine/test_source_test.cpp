@@ -36,7 +36,7 @@ class Violations {
   size_t seen_ = 0;
 };
 
-TEST_CASE("two views of one mapping show the same memory until it is unmapped") {
+TEST_CASE("two views of one mapping show the same memory") {
   TestMemorySource source(small(8));
   char* range = source.reserve(4 * kSourcePage);
   REQUIRE(source.map(range, 2 * kSourcePage));
@@ -155,7 +155,7 @@ TEST_CASE("calls take the time that was set") {
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(40));
 }
 
-TEST_CASE("work follows what its stream did before and what it waits for, and nothing else") {
+TEST_CASE("work follows only its stream and what that waits for") {
   TestMemorySource source;
   const uint64_t work = source.queue_work(stream(1));
   CHECK(source.ordered_after(stream(1), work));

@@ -19,7 +19,7 @@
 namespace meshgrad {
 namespace {
 
-TEST_CASE("every task runs exactly once, for any number of threads and tasks") {
+TEST_CASE("every task runs exactly once") {
   for (int threads = 1; threads <= 8; ++threads) {
     ThreadPool pool(threads);
     CHECK(pool.threads() == threads);
@@ -47,7 +47,7 @@ TEST_CASE("many short calls in a row lose no task") {
   CHECK(total == 2000 * 10);
 }
 
-TEST_CASE("the exception of a task reaches the caller after the others have ended, and the pool goes on") {
+TEST_CASE("the exception of a task reaches the caller") {
   for (const int threads : {1, 2, 5}) {
     CAPTURE(threads);
     ThreadPool pool(threads);
@@ -100,7 +100,7 @@ TEST_CASE("an exception from a nested call passes through both") {
                   std::out_of_range);
 }
 
-TEST_CASE("worker numbers are in range, and no two tasks share one at the same time") {
+TEST_CASE("worker numbers are in range and never shared") {
   CHECK(ThreadPool::worker() == 0);
   ThreadPool pool(5);
   std::vector<std::atomic<int>> inside(5);
@@ -180,7 +180,7 @@ TEST_CASE("a task that uses another pool is a worker of that pool") {
   CHECK(largest == 0);
 }
 
-TEST_CASE("with one thread too, every task runs before the first exception is rethrown") {
+TEST_CASE("one thread runs every task before it rethrows") {
   meshgrad::ThreadPool pool(1);
   int done = 0;
   CHECK_THROWS_AS(pool.parallel_for(5,
@@ -193,7 +193,7 @@ TEST_CASE("with one thread too, every task runs before the first exception is re
 }
 
 #if !defined(__SANITIZE_THREAD__)  // it ends a child that starts threads
-TEST_CASE("the child of fork() runs the parent's pool on one thread, and has helpers in a pool of its own") {
+TEST_CASE("the child of fork() has pools of its own") {
   auto pool = std::make_unique<meshgrad::ThreadPool>(2);
   pool->parallel_for(2, [](int64_t) {});
   const pid_t child = fork();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/vocabulary.py finds private words, also across lines and in names, and vague errors."""
+"""tests/vocabulary.py finds private words, also across lines and in names, vague errors and long names of tests."""
 import pathlib
 import subprocess
 import sys
@@ -42,6 +42,11 @@ class VocabularyTest(unittest.TestCase):
         self.assertEqual(self.check('throw broken("integers", ok ? text : "another type");\n'), [1])
         self.assertEqual(self.check('throw data_error(name, "another file than the output", target, kFix);\n'), [])
         self.assertEqual(self.check('throw config_error(key, "1", fmt::format("{} of {}", a, b), "some other");\n'), [])
+
+    def test_names_of_tests_are_short(self):
+        long = 'TEST_CASE("a name of more than sixty characters, which no list of tests " "shows") {}\n'
+        self.assertEqual(self.check(long, "tests/engine/a_test.cpp"), [1])
+        self.assertEqual(self.check('TEST_CASE_FIXTURE(State, "a launch names its kernel") {}\n', "tests/a.cu"), [])
 
     def test_an_empty_tree_is_a_fault(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -120,7 +120,7 @@ TEST_CASE("class loss: rows outside the mask may hold anything") {
   }
 }
 
-TEST_CASE("class loss of a label that is no class is NaN and reads no memory") {
+TEST_CASE("class loss of an invalid label is NaN") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int32_t label : {-1, 5, 6, 1 << 30, std::numeric_limits<int32_t>::min()}) {
@@ -138,7 +138,7 @@ TEST_CASE("class loss of a label that is no class is NaN and reads no memory") {
   }
 }
 
-TEST_CASE("class loss neither reads nor writes rows after the real count") {
+TEST_CASE("class loss ignores rows after the real count") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int64_t count : {0, 1, 100}) {
@@ -166,7 +166,7 @@ TEST_CASE("class loss neither reads nor writes rows after the real count") {
   }
 }
 
-TEST_CASE("class loss has the same bits for any number of threads, and in every run") {
+TEST_CASE("class loss has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       std::vector<std::unique_ptr<Runtime>> runtimes;

@@ -208,7 +208,7 @@ TEST_CASE("layer norm of rows far from zero keeps its digits") {
   }
 }
 
-TEST_CASE("norms may write over what they read and leave the rows behind the count alone") {
+TEST_CASE("norms work in place and keep rows after the count") {
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
       for (const DType dtype : backend.storage_types) {
@@ -344,7 +344,7 @@ TEST_CASE("cast rounds to nearest even, into every storage type") {
   }
 }
 
-TEST_CASE("elementwise leaves the same bits for any number of threads, and in every run") {
+TEST_CASE("elementwise has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       std::vector<NamedTensors> results;

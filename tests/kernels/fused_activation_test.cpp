@@ -40,8 +40,7 @@ Bounded approximated(DType dtype, Matrix exact, double absolute) {
   return stored(dtype, result);
 }
 
-TEST_CASE("fused smooth activations and their derivatives, at every value of 16 bits" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused smooth activations are right at all 16-bit values" * doctest::skip(cuda_devices().empty())) {
   Matrix identity(64, 64);
   for (int64_t i = 0; i < 64; ++i) identity.at(i, i) = 1.0;
   for (const DType dtype : kStored) {
@@ -168,8 +167,7 @@ void check_edges(const Backend& backend, const EdgeShape& shape, DType dtype, in
   check_backward(edge, args, gradients, edge.reference_gradients());
 }
 
-TEST_CASE("fused edge update with smooth activations agrees with the reference" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update with smooth activations is right" * doctest::skip(cuda_devices().empty())) {
   uint64_t seed = 3100;
   for (const Backend& backend : backends()) {
     if (backend.device.kind != DeviceKind::cuda) continue;

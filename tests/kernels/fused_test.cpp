@@ -338,7 +338,7 @@ TEST_CASE("fused edge update of width 256 agrees with the reference" *
   if (!many_multiprocessors()) check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
 }
 
-TEST_CASE("fused kernels with rms norm agree with the reference at each width, in nodes and edges" *
+TEST_CASE("fused kernels with rms norm agree with the reference" *
           doctest::skip(cuda_devices().empty() || many_multiprocessors())) {
   uint64_t seed = 1150;
   for (const int64_t width : {64, 128, 256}) {
@@ -350,8 +350,7 @@ TEST_CASE("fused kernels with rms norm agree with the reference at each width, i
   check_edges({128, 2, Norm::rms, true, true, true}, 17, 67, DType::f16, 0, seed++);
 }
 
-TEST_CASE("fused edge update with halo nodes, which send and never receive" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update takes halo nodes, which never receive" * doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1200);
   Edges edges = random_edges(random, 41, 203);
   edges.nodes = 63;
@@ -363,8 +362,7 @@ TEST_CASE("fused edge update with halo nodes, which send and never receive" *
   }
 }
 
-TEST_CASE("fused edge update in two launches, with an exchange of ghosts between them" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update exchanges ghosts between two launches" * doctest::skip(cuda_devices().empty())) {
   for (const int64_t interior : {29, 0, 41}) {
     RandomMatrices random(1200);
     Edges edges = random_edges(random, 41, 203);
@@ -389,8 +387,7 @@ TEST_CASE("fused edge update in two launches, with an exchange of ghosts between
   run.check_backward();
 }
 
-TEST_CASE("fused edge update leaves the same bits in every run, in place, and with room behind" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update has the same bits in every run" * doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1300);
   const Edges edges = random_edges(random, 61, 307);
   for (const DType dtype : storage_types()) {
@@ -447,8 +444,7 @@ TEST_CASE("fused edge update divides long receivers among warps" * doctest::skip
   }
 }
 
-TEST_CASE("what is no number passes an activation, so that a broken run is noticed" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("NaN passes an activation, so that it is noticed" * doctest::skip(cuda_devices().empty())) {
   for (const Activation activation :
        {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
     CAPTURE(name_of(activation));

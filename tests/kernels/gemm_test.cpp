@@ -194,7 +194,7 @@ void check_products(const cpu::GemmOps<S>& gemm_ops) {
   }
 }
 
-TEST_CASE("epilogues write tiles, storage, operands and column sums as if done one by one") {
+TEST_CASE("epilogues match their steps done one by one") {
   with_all_products([](const auto& gemm_ops) { check_products(gemm_ops); });
 }
 
@@ -246,7 +246,7 @@ void check_sums_by_columns(const cpu::GemmOps<bfloat16>& gemm_ops, bool begin) {
   }
 }
 
-TEST_CASE("weight gradients of pairs start from zero or from existing sums") {
+TEST_CASE("weight gradients of pairs add to zero or existing sums") {
   // Pairs need AVX-512, even for the emulation of AMX.
   CHECK(of_pairs().empty() == (cpu::isa() < cpu::Isa::avx512));
   for (const auto* gemm_ops : of_pairs()) {
@@ -334,7 +334,7 @@ void check_ends(const cpu::GemmOps<S>& gemm_ops) {
   }
 }
 
-TEST_CASE("matrix multiplication accesses nothing past the end of its tensors") {
+TEST_CASE("GEMMs access nothing past the end of tensors") {
   with_all_products([](const auto& gemm_ops) { check_ends(gemm_ops); });
 }
 

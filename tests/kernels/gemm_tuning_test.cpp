@@ -46,7 +46,7 @@ TEST_CASE("gemm choices outlive the process, and are read by the next") {
   CHECK(std::distance(fs::directory_iterator(file.parent_path()), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("gemm choices of two processes at once come together in the file") {
+TEST_CASE("gemm choices of two processes are merged in the file") {
   const Folder folder;
   const fs::path file = folder.path / "gemm.txt";
   GemmChoices a(file, "machine"), b(file, "machine");
@@ -57,7 +57,7 @@ TEST_CASE("gemm choices of two processes at once come together in the file") {
   CHECK(both.find("two") != nullptr);
 }
 
-TEST_CASE("gemm choices that are damaged or another machine's count as none, and say so") {
+TEST_CASE("gemm choices that are damaged or foreign are ignored") {
   const Folder folder;
   const fs::path file = folder.path / "gemm.txt";
   GemmChoices(file, "machine").add("product", "ab cd");
@@ -78,7 +78,7 @@ TEST_CASE("gemm choices that are damaged or another machine's count as none, and
   CHECK_FALSE(GemmChoices(file, "machine").problem().empty());
 }
 
-TEST_CASE("gemm choices without a file, or where none can be written, are kept in memory") {
+TEST_CASE("gemm choices without a file are kept in memory") {
   GemmChoices nowhere;
   nowhere.add("product", "1");
   CHECK(*nowhere.find("product") == "1");

@@ -39,8 +39,7 @@ const std::vector<EdgeShape> kShapes = {
     {31, {{64}, 64, 4, 64, Activation::tanh, Norm::none}, true, false}};
 
 // Only a device has sizes that its host does not know.
-TEST_CASE("edge update leaves the rows behind the graph's real sizes alone, whatever they hold" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("edge update keeps the rows after the graph's real sizes" * doctest::skip(cuda_devices().empty())) {
   constexpr int64_t kSpare = 45;
   for (const Backend& backend : backends()) {
     if (backend.device.kind == DeviceKind::cpu) continue;

@@ -36,7 +36,7 @@ void for_each_linear(Body&& body) {
   }
 }
 
-TEST_CASE("linear forward agrees with the reference, with and without bias, written and added") {
+TEST_CASE("linear forward agrees with the reference") {
   for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                      LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
@@ -62,7 +62,7 @@ TEST_CASE("linear forward agrees with the reference, with and without bias, writ
   });
 }
 
-TEST_CASE("linear backward agrees with the reference; each output may be left out") {
+TEST_CASE("linear backward agrees with the reference") {
   for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                      LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
@@ -104,7 +104,7 @@ TEST_CASE("linear backward agrees with the reference; each output may be left ou
   });
 }
 
-TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
+TEST_CASE("linear keeps the rows after the count") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
@@ -148,7 +148,7 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
   }
 }
 
-TEST_CASE("linear leaves the same bits for any number of threads, and in every run") {
+TEST_CASE("linear has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const LinearShape& width : {LinearShape{384, 128}, LinearShape{33, 5}}) {

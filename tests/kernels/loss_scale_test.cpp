@@ -76,8 +76,7 @@ OptimizerSettings settings_of(const LossScaleRule& rule) {
   return {.kind = OptimizerKind::sgd, .rate = {.peak = 1.0}, .scale_loss = true, .loss_scale = rule};
 }
 
-TEST_CASE(
-    "a million random streams of overflows: scale, count and skips are the reference's after each step") {
+TEST_CASE("the loss scale matches a million random overflow streams") {
   std::mt19937_64 random(17);
   int64_t wrong = 0, skipped = 0, grown = 0, held = 0;
   for (int64_t i = 0; i < 1'000'000; ++i) {
@@ -115,7 +114,7 @@ TEST_CASE(
   CHECK(held > 1'000'000);
 }
 
-TEST_CASE("hysteresis lets the scale fall at the third skip in a row, and scattered ones do not add up") {
+TEST_CASE("the loss scale falls at the third skip in a row") {
   LossScaleRule rule;
   rule.hysteresis = 3;
   const OptimizerSettings settings = settings_of(rule);
@@ -138,7 +137,7 @@ TEST_CASE("hysteresis lets the scale fall at the third skip in a row, and scatte
   CHECK(state.last_skipped_step == state.steps + state.skipped - 1);
 }
 
-TEST_CASE("the scale ends at a floor and a cap that are no power of the factors") {
+TEST_CASE("the loss scale ends at a floor and a cap") {
   LossScaleRule rule{
       .initial = 10.0, .growth = 3.0, .backoff = 0.25, .interval = 1, .floor = 1.5, .cap = 50.0};
   const OptimizerSettings settings = settings_of(rule);
@@ -151,7 +150,7 @@ TEST_CASE("the scale ends at a floor and a cap that are no power of the factors"
   CHECK(scales == std::vector<double>{2.5, 1.5, 1.5, 4.5, 13.5, 40.5, 50.0, 50.0, 12.5});
 }
 
-TEST_CASE("every backend's kernel leaves the state that the host's rule leaves, window for window") {
+TEST_CASE("loss scale: every backend's kernel follows the host's rule") {
   for (const Backend& backend : backends()) {
     CAPTURE(backend.name);
     Runtime runtime = backend.runtime();

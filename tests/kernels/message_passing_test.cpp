@@ -133,7 +133,7 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
       });
 }
 
-TEST_CASE("edge update of the last block: no edges out, no gradient for them, none wanted for the edges") {
+TEST_CASE("edge update of the last block has no edges out") {
   for_each_edge_case(
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         EdgeUpdateForward done = edge.forward(runtime);
@@ -155,7 +155,7 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
       });
 }
 
-TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what is not needed") {
+TEST_CASE("edge update adds to the nodes' gradient where asked") {
   for_each_edge_case(
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         const EdgeUpdateForward done = edge.forward(runtime);
@@ -230,7 +230,7 @@ EdgeCase case_with_border(Runtime& runtime, const EdgeShape& shape, DType dtype)
   return edge;
 }
 
-TEST_CASE("edge update computes interior edges during an exchange of ghosts, with the same bits") {
+TEST_CASE("edge update overlaps an exchange with the same bits") {
   REQUIRE_FALSE(backends().empty());
   for (const Backend& backend : backends()) {
     if (backend.device.kind != DeviceKind::cpu) continue;
@@ -285,7 +285,7 @@ TEST_CASE("edge update computes interior edges during an exchange of ghosts, wit
   }
 }
 
-TEST_CASE("edge update on a GPU in two launches, with the exchange of ghosts between them") {
+TEST_CASE("edge update on a GPU exchanges ghosts between launches") {
   REQUIRE_FALSE(backends().empty());
   for (const Backend& backend : backends()) {
     if (backend.device.kind == DeviceKind::cpu) continue;
@@ -343,7 +343,7 @@ TEST_CASE("edge update on a GPU in two launches, with the exchange of ghosts bet
   }
 }
 
-TEST_CASE("edge update leaves the same bits for any number of threads, and in every run") {
+TEST_CASE("edge update has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const EdgeShape& shape : {edge_shapes()[0], edge_shapes()[2]}) {

@@ -78,7 +78,7 @@ MlpBackward backward_args(Runtime& runtime, const MlpCase& mlp, const MlpSaved& 
   return args;
 }
 
-TEST_CASE("mlp forward agrees with the reference, saved tensors included") {
+TEST_CASE("mlp forward agrees with the reference") {
   for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     MlpForward args = forward_args(runtime, mlp);
     const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
@@ -94,7 +94,7 @@ TEST_CASE("mlp forward agrees with the reference, saved tensors included") {
 
 // Gradients are held against those that flowed in, when they are smaller: a slope near 0, as of a saturated
 // tanh, is a difference of larger values and carries their errors.
-TEST_CASE("mlp backward agrees with the reference and adds to what the gradients hold") {
+TEST_CASE("mlp backward agrees with the reference") {
   for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward forward = forward_args(runtime, mlp);
     backend.kernels->mlp.forward(forward, runtime, runtime.stream());
@@ -151,7 +151,7 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
   });
 }
 
-TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
+TEST_CASE("mlp backward adds into d_out if the input is the residual") {
   for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     if (mlp.shape.inputs[0] != mlp.shape.out) return;
     MlpForward forward = forward_args(runtime, mlp);
@@ -176,7 +176,7 @@ TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
   });
 }
 
-TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
+TEST_CASE("mlp computes only the gradients that are wanted") {
   for (const Backend& backend : backends()) {
     Runtime runtime = backend.runtime();
     RandomMatrices random(7);
@@ -210,7 +210,7 @@ TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
   }
 }
 
-TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
+TEST_CASE("mlp keeps the rows after the count") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
@@ -257,7 +257,7 @@ TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
   }
 }
 
-TEST_CASE("mlp leaves the same bits for any number of threads, and in every run") {
+TEST_CASE("mlp has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const MlpShape& shape : {MlpShape{{128, 128}, 128, 3, 128, Activation::relu, Norm::layer},

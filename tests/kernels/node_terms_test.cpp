@@ -125,8 +125,7 @@ void for_each_mesh(Body&& body) {
   }
 }
 
-TEST_CASE("node terms agree with the reference at every node, in one launch" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("node terms agree with the reference at every node" * doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     const Matrix h = stored_as(dtype, random.normal(mesh.edges.nodes, width));
     const Matrix sender_weight = stored_as(dtype, random.normal(width, width, 0.125));
@@ -155,8 +154,7 @@ TEST_CASE("node terms agree with the reference at every node, in one launch" *
   });
 }
 
-TEST_CASE("an MLP makes the node terms of its output, to the bits of their own launch" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("an MLP makes node terms to the bits of their own launch" * doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     const auto weight = [&] {
       return to_tensor(runtime, stored_as(dtype, random.normal(width, width, 0.125)), dtype);
@@ -315,8 +313,7 @@ Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
   return d_sender;
 }
 
-TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("node terms backward agrees with the reference" * doctest::skip(cuda_devices().empty())) {
   Runtime by_warpgroups = make_wgmma_runtime();
   for_each_mesh([&](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     Backward backward = make_backward(runtime, random, mesh, width, dtype);
@@ -349,8 +346,7 @@ TEST_CASE("node terms backward: sums over what a node sends, all gradients, in o
   });
 }
 
-TEST_CASE("nodes that send far more than others are summed by a block, with the same bits in every run" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("node terms of hubs are summed by a block" * doctest::skip(cuda_devices().empty())) {
   uint64_t seed = 9800;
   constexpr std::pair<int64_t, int64_t> kHubs[] = {{64, 512}, {64, 513}, {128, 700}, {256, 520}};
   for (const auto& hub : kHubs) {
@@ -380,8 +376,7 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
   }
 }
 
-TEST_CASE("node terms support equal widths of 64, 128 and 256 in 16 bits" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("node terms support widths of 64, 128 and 256 in 16 bits" * doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::node_terms_support(DType::f16, 64, 64));
   CHECK(cuda::node_terms_support(DType::bf16, 256, 256));
   CHECK_FALSE(cuda::node_terms_support(DType::f32, 128, 128));

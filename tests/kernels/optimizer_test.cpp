@@ -107,7 +107,7 @@ reference::OptimizerState zero_moments(const Matrix& parameters) {
   return {parameters.v, zeros, zeros};
 }
 
-TEST_CASE("five steps of every optimizer agree with the reference, and leave no gradients") {
+TEST_CASE("five steps of every optimizer agree with the reference") {
   for (const Backend& backend : backends()) {
     for (const OptimizerCase& c : kOptimizerCases) {
       for (const DType dtype : backend.gradient_types()) {
@@ -140,7 +140,7 @@ TEST_CASE("five steps of every optimizer agree with the reference, and leave no 
   }
 }
 
-TEST_CASE("the moving average follows the reference, and stands still in a skipped step") {
+TEST_CASE("the moving average stands still in a skipped step") {
   constexpr double kDecay = 0.3;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.gradient_types()) {
@@ -196,7 +196,7 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
   }
 }
 
-TEST_CASE("a skipped step changes nothing but the gradients, which it clears") {
+TEST_CASE("a skipped step only clears the gradients") {
   for (const Backend& backend : backends()) {
     for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
@@ -268,7 +268,7 @@ TEST_CASE("the copy in 16 bits is the rounded parameter") {
   }
 }
 
-TEST_CASE("optimizer leaves the same bits for any number of threads, and in every run") {
+TEST_CASE("optimizer has the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
@@ -298,7 +298,7 @@ TEST_CASE("optimizer leaves the same bits for any number of threads, and in ever
 
 // The rules by themselves.
 
-TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean steps, and has two ends") {
+TEST_CASE("the loss scale halves, doubles and stays within its ends") {
   OptimizerSettings settings;
   settings.scale_loss = true;
   settings.rate.peak = 1e-3;
@@ -334,7 +334,7 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   CHECK(state.loss_scale == 1.0);
 }
 
-TEST_CASE("unscaled before it is clipped, and a skipped step stands still in the schedule") {
+TEST_CASE("gradients are unscaled before they are clipped") {
   OptimizerSettings settings;
   settings.clip_norm = 0.5;
   settings.rate = {.peak = 1.0, .warmup_steps = 10};
@@ -368,7 +368,7 @@ TEST_CASE("the learning rate ends where it is told to") {
   CHECK(rate_at({.peak = 0.5}, 7) == 0.5);
 }
 
-TEST_CASE("the learning rate restarts, in cycles of one length or of growing ones") {
+TEST_CASE("the learning rate restarts, in equal or growing cycles") {
   LearningRate rate{.curve = RateCurve::cosine,
                     .peak = 1e-2,
                     .last = 1e-4,
@@ -386,7 +386,7 @@ TEST_CASE("the learning rate restarts, in cycles of one length or of growing one
   CHECK(rate_at(rate, 25) < 6e-3);
 }
 
-TEST_CASE("step decay multiplies after each interval, down to the last rate") {
+TEST_CASE("step decay multiplies after each interval") {
   const LearningRate rate{.curve = RateCurve::step,
                           .peak = 1e-2,
                           .last = 1e-4,

@@ -67,7 +67,7 @@ TEST_CASE("masked loss and its gradient agree with the reference") {
   }
 }
 
-TEST_CASE("a loss without a target is that of a target of 0, and is added where that is wanted") {
+TEST_CASE("a loss without a target takes a target of 0") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
@@ -131,7 +131,7 @@ TEST_CASE("masked rows may hold anything") {
   }
 }
 
-TEST_CASE("masked loss counts no rows behind the count and leaves their gradient alone") {
+TEST_CASE("masked loss ignores rows after the count") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
@@ -164,7 +164,7 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
   }
 }
 
-TEST_CASE("sum of squares adds up in double and flags what is not finite") {
+TEST_CASE("sum of squares adds in double and flags non-finite values") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.gradient_types()) {
       for (const int64_t size : backend.sizes_and(true, 70001)) {
@@ -192,7 +192,7 @@ TEST_CASE("sum of squares adds up in double and flags what is not finite") {
   }
 }
 
-TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
+TEST_CASE("sum of squares of more than one CPU round") {
   constexpr int64_t kSize = (int64_t{9} << 20) + 5;
   Runtime runtime = make_runtime();
   const Tensor x = Tensor::empty(runtime, Shape{kSize}, DType::f32, Tag::workspace, "x");
@@ -207,7 +207,7 @@ TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
   CHECK(value_of(runtime, sum) == expected);
 }
 
-TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
+TEST_CASE("sum of squares finds one bad element anywhere") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.gradient_types()) {
       Runtime runtime = backend.runtime();
@@ -235,7 +235,7 @@ TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squa
   }
 }
 
-TEST_CASE("reductions leave the same bits for any number of threads, and in every run") {
+TEST_CASE("reductions have the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       std::vector<std::unique_ptr<Runtime>> runtimes;

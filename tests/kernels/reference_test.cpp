@@ -186,7 +186,7 @@ TEST_CASE("reference: activations at known points") {
   CHECK(reference::activation_slope(Activation::relu, 0.0) == 0.0);
 }
 
-TEST_CASE("reference: slopes of activations are differences of the activations") {
+TEST_CASE("reference: activation slopes match differences") {
   RandomMatrices random(1);
   for (const Activation activation : kEveryActivation) {
     Matrix x = random.normal(3, 5);
@@ -236,7 +236,7 @@ TEST_CASE("reference: several inputs are one concatenated input") {
   for (size_t i = 0; i < a.v.size(); ++i) CHECK(a.v[i] == doctest::Approx(b.v[i]).epsilon(1e-13));
 }
 
-TEST_CASE("reference: edge update gradients are differences of the edge update") {
+TEST_CASE("reference: edge update gradients match differences") {
   RandomMatrices random(4);
   for (const bool residual : {true, false}) {
     for (const bool after : {true, false}) {
@@ -292,7 +292,7 @@ TEST_CASE("reference: the class loss, by hand and by differences") {
   check_gradient("logits", logits, d, [&] { return 0.5 * loss().sum; });
 }
 
-TEST_CASE("reference: state errors and added columns, by hand and by differences") {
+TEST_CASE("reference: state errors by hand and by differences") {
   Matrix before(3, 1, {1, 2, 3}), prediction(3, 1, {10, 20, 30});
   const Matrix target(3, 1, {4, 5, 6});
   const std::vector<uint8_t> mask = {1, 0, 7};
@@ -319,7 +319,7 @@ TEST_CASE("reference: state errors and added columns, by hand and by differences
                  [&] { return weighted(shifted(), d_shifted); });
 }
 
-TEST_CASE("reference: sgd by hand, with momentum, decay, unscaling and clipping") {
+TEST_CASE("reference: sgd by hand") {
   reference::OptimizerStep s;
   s.kind = OptimizerKind::sgd;
   s.learning_rate = 0.5;
@@ -350,7 +350,7 @@ TEST_CASE("reference: sgd by hand, with momentum, decay, unscaling and clipping"
   CHECK(state.parameters == std::vector<double>{-1.5, -2.0});
 }
 
-TEST_CASE("reference: two steps of adam by hand, and where adamw differs") {
+TEST_CASE("reference: two steps of adam and adamw by hand") {
   reference::OptimizerStep s;
   s.learning_rate = 0.5;
   s.beta1 = 0.5;

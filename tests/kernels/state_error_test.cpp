@@ -57,7 +57,7 @@ void check_spare(Runtime& runtime, const Tensor& tensor, int64_t rows) {
                    unwritten(runtime, {spare, tensor.width()}, tensor.dtype())));
 }
 
-TEST_CASE("state errors agree with the reference, with and without optional arguments") {
+TEST_CASE("state errors agree with the reference") {
   for_sizes(2100, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     for (const int64_t width : {1, 2, 3}) {
@@ -110,7 +110,7 @@ TEST_CASE("masked rows of a state error may hold anything, and are 0") {
   }
 }
 
-TEST_CASE("the gradients of a state error are masked, and written or added") {
+TEST_CASE("gradients of a state error are masked") {
   for_sizes(2200, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     constexpr int64_t kWidth = 2;
@@ -197,7 +197,7 @@ TEST_CASE("added columns and their gradient agree with the reference") {
   });
 }
 
-TEST_CASE("state errors and added columns leave the same bits for any number of threads") {
+TEST_CASE("state errors have the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     std::vector<NamedTensors> results;
     for (const int threads : backend.thread_counts()) {
@@ -231,7 +231,7 @@ TEST_CASE("state errors and added columns leave the same bits for any number of 
   }
 }
 
-TEST_CASE("state errors and added columns say which argument does not fit") {
+TEST_CASE("state errors name the argument that does not fit") {
   Runtime runtime = make_runtime();
   const auto tensor = [&](const Shape& shape, DType dtype) { return unwritten(runtime, shape, dtype); };
   const Tensor mask = mask_tensor(runtime, {1, 1});

@@ -74,7 +74,7 @@ TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
   check_conversions<cpu::WideBfloat16>();
 }
 
-TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zeros") {
+TEST_CASE("bfloat16 rows are interleaved in pairs") {
   Runtime runtime = make_runtime();
   RandomMatrices random(31);
   constexpr int64_t kWidth = 21, kRows = 5, kPairStride = 64;
@@ -96,7 +96,7 @@ TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zero
   }
 }
 
-TEST_CASE("activations of paired rows are those of numbers, whatever their bits") {
+TEST_CASE("activations of paired rows are those of single numbers") {
   const std::vector<float> special{0.0f,     -0.0f,     1.5f, -1.5f, 3e38f, -3e38f, 1e-40f,
                                    INFINITY, -INFINITY, NAN,  -NAN,  2.0f,  -2.0f};
   const auto width = static_cast<int64_t>(special.size());
@@ -116,7 +116,7 @@ TEST_CASE("activations of paired rows are those of numbers, whatever their bits"
   }
 }
 
-TEST_CASE("f16 overflows to infinity and is not clamped; what is summed on the way may be larger") {
+TEST_CASE("f16 overflows to infinity and is not clamped") {
   Runtime runtime = make_runtime();
   const Matrix x(1, 2, {400.0, 400.0});
   const Matrix weight(2, 3, {250.0, 80.0, 200.0, 0.0, 80.0, -199.0});

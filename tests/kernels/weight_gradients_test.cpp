@@ -70,8 +70,7 @@ struct WeightShape {
   int64_t in, out;
 };
 
-TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd widths and rows" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("weight gradients agree with the reference" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kFirstGpu);
   uint64_t seed = 9100;
   for (const WeightShape& width : {WeightShape{128, 128},
@@ -104,8 +103,7 @@ TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd 
   }
 }
 
-TEST_CASE("products of warpgroups give the weight gradients of the reference" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("warpgroup weight gradients agree with the reference" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_wgmma_runtime();
   uint64_t seed = 9200;
   for (const WeightShape& width : {WeightShape{128, 128}, {65, 66}, {72, 128}, {256, 200}, {128, 64}}) {
@@ -156,9 +154,7 @@ void check_shared_launch(Runtime& runtime) {
   }
 }
 
-TEST_CASE(
-    "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read" *
-    doctest::skip(cuda_devices().empty())) {
+TEST_CASE("weight gradients and column sums share a launch" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
   check_shared_launch(runtime);
   check_shared_launch(by_warpgroups);
@@ -188,15 +184,13 @@ void check_same_bits(Runtime& runtime) {
   }
 }
 
-TEST_CASE("weight gradients have the same bits in every run and under every capacity" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("weight gradients have the same bits in every run" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
   check_same_bits(runtime);
   check_same_bits(by_warpgroups);
 }
 
-TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums than a launch takes" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("weight gradients take unaligned rows and many jobs" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kFirstGpu);
   RandomMatrices random(9500);
   const int64_t rows = 77, count = cuda::kMaxWeightGradientJobs + 1;
@@ -248,7 +242,7 @@ TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::ski
   CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
 }
 
-TEST_CASE("weight gradients support 16-bit storage up to their widest tile" *
+TEST_CASE("weight gradients support 16 bits up to their widest tile" *
           doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::weight_gradients_support(DType::f16, 1, cuda::kMaxWeightGradientWidth));
   CHECK(cuda::weight_gradients_support(DType::bf16, cuda::kMaxWeightGradientWidth, 1));

@@ -211,7 +211,7 @@ void on_backends(Body&& body) {
   }
 }
 
-TEST_CASE("world edges are those of a loop over all pairs: dense, sparse, far away, in one place") {
+TEST_CASE("world edges match a loop over all pairs") {
   uint64_t seed = 31;
   on_backends([&](const Backend& backend) {
     size_t found = 0;
@@ -237,7 +237,7 @@ TEST_CASE("world edges are those of a loop over all pairs: dense, sparse, far aw
   });
 }
 
-TEST_CASE("world edges of a state that has blown up: of nodes at one place, of others none") {
+TEST_CASE("world edges of a state that has blown up") {
   on_backends([](const Backend& backend) {
     for (const double period : {0.0, 4.0}) {
       Nodes n = row_of(61, 2, 1e30, 9);
@@ -261,7 +261,7 @@ TEST_CASE("world edges of a state that has blown up: of nodes at one place, of o
   });
 }
 
-TEST_CASE("world edges of crowded nodes: a search ends at once, and says that all are missing") {
+TEST_CASE("world edges of crowded nodes end the search at once") {
   on_backends([](const Backend& backend) {
     for (const int32_t nodes : {4096, 4097}) {  // at one place; more than 4096 are crowded
       Nodes n = row_of(nodes, 2, 0.0, 1);
@@ -279,7 +279,7 @@ TEST_CASE("world edges of crowded nodes: a search ends at once, and says that al
   });
 }
 
-TEST_CASE("world edges: nodes at the radius are not joined, a mesh without nodes has none") {
+TEST_CASE("world edges: nodes at the radius are not joined") {
   on_backends([](const Backend& backend) {
     Nodes lattice = row_of(27, 3, 1.0, 1);
     for (size_t i = 0; i < 27; ++i) {
@@ -301,7 +301,7 @@ TEST_CASE("world edges: nodes at the radius are not joined, a mesh without nodes
   });
 }
 
-TEST_CASE("world edges across periodic borders, in few cells and in many, of images the nearest") {
+TEST_CASE("world edges across periodic borders") {
   uint64_t seed = 77;
   on_backends([&](const Backend& backend) {
     size_t found = 0;
@@ -329,7 +329,7 @@ TEST_CASE("world edges across periodic borders, in few cells and in many, of ima
   });
 }
 
-TEST_CASE("world edges without room are counted, and those kept are within it; any run has the same bits") {
+TEST_CASE("world edges without room are counted") {
   on_backends([](const Backend& backend) {
     Runtime runtime = backend.runtime();
     const Nodes n = row_of(61, 2, 4.0, 5);
@@ -355,7 +355,7 @@ TEST_CASE("world edges without room are counted, and those kept are within it; a
   });
 }
 
-TEST_CASE("world edges: arguments that do not fit are errors that name them") {
+TEST_CASE("world edges: errors name the wrong arguments") {
   Runtime runtime = make_runtime();
   const Nodes n = row_of(7, 2, 4.0, 5);
   const auto refusal = [&](const auto& change) {

@@ -89,7 +89,7 @@ TEST_CASE("sizes of a batch that disagree are refused by name") {
   });
 }
 
-TEST_CASE("starts of graphs are sums of their sizes, and sizes that cannot be are refused") {
+TEST_CASE("graph starts are sums of sizes") {
   Runtime runtime = make_runtime();
   const auto starts_of = [&](const std::vector<int64_t>& nodes) {
     const Tensor starts = make_graph_starts(runtime, nodes);
@@ -108,7 +108,7 @@ TEST_CASE("starts of graphs are sums of their sizes, and sizes that cannot be ar
                  "needed 0 to 2147483645, got 2147483646"));
 }
 
-TEST_CASE("edge sets are found by name, and a model of several refuses another order") {
+TEST_CASE("edge sets are found by name, in the model's order") {
   Runtime runtime = make_runtime();
   GraphBatch batch = batch_of_four(runtime);
   CHECK(batch.has_edges(kMeshEdges));
@@ -129,7 +129,7 @@ TEST_CASE("edge sets are found by name, and a model of several refuses another o
   CHECK(contains(run({"world", "mesh"}), "[MeshGraphNet: edge set 0] needed world, got mesh"));
 }
 
-TEST_CASE("edges to other nodes than the batch's are refused unless they say so") {
+TEST_CASE("edges to nodes outside the batch must be declared") {
   const std::vector<int32_t> senders{0, 1, 2, 3}, receivers{0, 0, 1, 1};
   const auto with = [&](bool from_batch, bool to_batch, int64_t nodes, int64_t owned) {
     return refusal([&](Runtime& runtime, GraphBatch& batch) {

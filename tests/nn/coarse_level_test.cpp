@@ -110,7 +110,7 @@ Model level_model(ComputePath path) {
   return model;
 }
 
-TEST_CASE("pooling sums the nodes of each coarse node, and returning spreads it") {
+TEST_CASE("pooling sums nodes, and returning spreads them") {
   Runtime runtime = make_runtime();
   const LossBatch batch = level_batch(runtime, DType::f64, 1);
   batch.graph.check();
@@ -132,7 +132,7 @@ TEST_CASE("pooling sums the nodes of each coarse node, and returning spreads it"
   CHECK(largest < 1e-12);
 }
 
-TEST_CASE("a model that pools and returns has the gradients of finite differences") {
+TEST_CASE("a pooling model has the gradients of finite differences") {
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     Runtime runtime = make_runtime();
     Model model = level_model(path);

@@ -222,7 +222,7 @@ TEST_CASE("ranks without a node, and islands that need no exchange") {
   }
 }
 
-TEST_CASE("computing interior edges during exchanges leaves the bits as they are") {
+TEST_CASE("interior edges during exchanges have the same bits") {
   const MeshCase mesh = square_mesh(40);
   for (const bool two : {false, true}) {
     ModelCase options = model_case(4, 2, 16, 2);
@@ -243,7 +243,7 @@ TEST_CASE("computing interior edges during exchanges leaves the bits as they are
   }
 }
 
-TEST_CASE("in 16 bits ranks learn what the whole mesh does, but for rounding") {
+TEST_CASE("ranks in 16 bits learn what the whole mesh does") {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     ModelCase options = two_sets();
     options.activation = Activation::silu;
@@ -254,7 +254,7 @@ TEST_CASE("in 16 bits ranks learn what the whole mesh does, but for rounding") {
   }
 }
 
-TEST_CASE("recomputed segments exchange again, in the same order on all ranks, and give the same bits") {
+TEST_CASE("recomputed segments exchange again in the same order") {
   const Whole whole = mesh_with_hub(DType::f32);
   const std::vector<int32_t> owners = random_owners(whole.batch.graph.nodes, 4, 3);
   const RanksOutcome plain = outcome_on_ranks(whole, owners, 4);
@@ -265,7 +265,7 @@ TEST_CASE("recomputed segments exchange again, in the same order on all ranks, a
     CHECK(outcome_on_ranks(whole, owners, 4, recomputed).gradients == plain.gradients);
 }
 
-TEST_CASE("a block exchanges 2 x halo x width x size bytes, and twice the forward share when recomputed") {
+TEST_CASE("a block exchanges 2 x halo x width x size bytes") {
   for (const DType dtype : {DType::f32, DType::f16}) {
     const Whole whole = mesh_with_hub(dtype);
     const std::vector<int32_t> owners = random_owners(whole.batch.graph.nodes, 3, 1);

@@ -157,7 +157,7 @@ TEST_CASE("gradients of parts in turn are the whole mesh's") {
   }
 }
 
-TEST_CASE("predictions of parts in turn have the order of the whole mesh") {
+TEST_CASE("predictions of parts in turn keep the mesh's order") {
   const TurnCase of(model_with_sets(), DType::f32, 9);
   Runtime runtime = make_runtime(1);
   const Model model = make_model(of.options, runtime, of.dtype, 7);
@@ -170,7 +170,7 @@ TEST_CASE("predictions of parts in turn have the order of the whole mesh") {
     CHECK(got.data<float>()[i] == doctest::Approx(expected.data<float>()[i]).epsilon(1e-5));
 }
 
-TEST_CASE("8 parts in turn take less than a quarter of the device's memory") {
+TEST_CASE("8 parts in turn take under a quarter of the memory") {
   const TurnCase of(model_case(4, 2, 64, 6), DType::f32, 64);
   const Turned plain = whole(of), recomputed = whole(of, true), turned = in_turn(of, 8);
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -184,7 +184,7 @@ TEST_CASE("8 parts in turn take less than a quarter of the device's memory") {
   CHECK(turned.host + turned.peak < plain.peak);
 }
 
-TEST_CASE("a stage that exchanges something else than what it is given is refused") {
+TEST_CASE("a stage that exchanges computed values is refused") {
   const TurnCase of(model_case(4, 2, 8, 1), DType::f32, 5);
   Runtime runtime = make_runtime(1);
   Model model = make_model(of.options, runtime, of.dtype, 7);

@@ -40,7 +40,7 @@ double rows_of_a_block(ModelCase options, DType dtype) {
 
 }  // namespace
 
-TEST_CASE("op by op, a block keeps what its backward reads, and nothing twice") {
+TEST_CASE("an op-by-op block saves only what its backward reads") {
   ModelCase options = model_case(2, 2, 16, 1);
   options.path = ComputePath::op_by_op;
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -134,7 +134,7 @@ int64_t peak_of(Runtime& runtime, Tag tag) {
 
 }  // namespace
 
-TEST_CASE("gradients are the same to the last bit for every way to cut 15 blocks into segments") {
+TEST_CASE("gradients are the same for every cut of 15 blocks") {
   const DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
   std::vector<std::future<int64_t>> different;
   for (const DType dtype : dtypes)
@@ -145,8 +145,7 @@ TEST_CASE("gradients are the same to the last bit for every way to cut 15 blocks
   }
 }
 
-TEST_CASE(
-    "gradients are the same on every path, with any norm, two edge sets, and encoder and decoder inside") {
+TEST_CASE("gradients are the same on every path with segments") {
   uint64_t draws = 0;
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -179,7 +178,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gradients are the same with segments around edges without features") {
+TEST_CASE("segments without edge features keep the gradients") {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       ModelCase options = options_of(4, 9);
@@ -195,7 +194,7 @@ TEST_CASE("gradients are the same with segments around edges without features") 
   }
 }
 
-TEST_CASE("a recomputed block runs the ops that its backward needs, and no others") {
+TEST_CASE("a recomputed block runs only the ops that it needs") {
   ModelCase options = options_of(3, 8);
   options.hidden_layers = 2;
   const auto counts = [&](ComputePath path, const std::vector<RecomputedStages>& recomputed) {
@@ -234,7 +233,7 @@ TEST_CASE("a recomputed block runs the ops that its backward needs, and no other
   CHECK(counts(ComputePath::fused, named({"mlp"})).recomputed == 3);
 }
 
-TEST_CASE("cut into segments, a step needs the memory of the boundaries and of one segment") {
+TEST_CASE("a cut step needs the memory of boundaries and one segment") {
   ModelCase options = options_of(12, 32);
   options.hidden_layers = 2;
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -290,7 +289,7 @@ int64_t told(Window& window, const std::function<std::vector<Variable>(Tape&)>& 
   return static_cast<int64_t>(seen.size());
 }
 
-TEST_CASE("backward tells when gradients are final: with segments, and when a model runs twice") {
+TEST_CASE("backward tells when gradients are final") {
   Window window(options_of(4, 8), DType::f32, 20, 60);
   const auto loss = [&](Tape& tape, const Variable& prediction, size_t batch) {
     return ops::masked_loss(tape, prediction, window.batches[batch].target, window.batches[batch].mask).sum;

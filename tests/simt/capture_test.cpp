@@ -43,7 +43,7 @@ struct Fork {
   }
 };
 
-TEST_CASE("a capture ends only when all its streams have joined the first") {
+TEST_CASE("a capture ends when all its streams have joined") {
   const Fork fork;
   gpu::begin_capture(fork.first);
   fork.order(fork.first, fork.second);
@@ -59,7 +59,7 @@ TEST_CASE("a capture ends only when all its streams have joined the first") {
   CHECK(fork.value() == 1.0f);
 }
 
-TEST_CASE("a captured stream cannot wait for work from before the capture") {
+TEST_CASE("a captured stream cannot wait for earlier work") {
   const Fork fork;
   gpu::record(fork.event, fork.second);
   gpu::begin_capture(fork.first);
@@ -67,7 +67,7 @@ TEST_CASE("a captured stream cannot wait for work from before the capture") {
   CHECK_THROWS_AS(gpu::end_capture(0, fork.first), DeviceError);
 }
 
-TEST_CASE("a captured event cannot be asked by the host, nor can captures wait for each other") {
+TEST_CASE("a captured event cannot be queried by the host") {
   const Fork fork;
   gpu::begin_capture(fork.first);
   gpu::record(fork.event, fork.first);

@@ -104,8 +104,7 @@ struct Case {
 constexpr int64_t kFloats = Solver::kNodes * 4;  // bytes of a field
 constexpr int64_t kInputs = 4 * kFloats;         // u, load, two types
 
-TEST_CASE(
-    "host arrays meet a GPU: a prediction is one transfer there and one back, of the bytes of its rows") {
+TEST_CASE("host arrays meet a GPU in one transfer each way") {
   Case c;
   MeshPredictor predictor(c.runtime, c.trained(false));
   predictor.set_mesh(c.solver.on_host());
@@ -127,7 +126,7 @@ TEST_CASE(
   CHECK(simt::take_transfers() == simt::Transfers{5, 5, 5 * kInputs, 5 * kFloats});
 }
 
-TEST_CASE("arrays in a GPU's memory are copied once each time that they are read or written") {
+TEST_CASE("arrays in GPU memory are copied once per access") {
   Case c;
   MeshPredictor predictor(c.runtime, c.trained(false));
   simt::take_transfers();
@@ -149,7 +148,7 @@ TEST_CASE("arrays in a GPU's memory are copied once each time that they are read
   CHECK(simt::take_transfers() == simt::Transfers{0, 1, 0, 256});
 }
 
-TEST_CASE("a predictor that found no device memory for many world edges goes on with fewer") {
+TEST_CASE("a predictor short of device memory takes fewer edges") {
   const test::ScratchDirectory scratch;
   constexpr int32_t kSide = 24;
   std::vector<float> apart, close;
@@ -241,7 +240,7 @@ Results results(Case& c, const std::string& file, bool device) {
   return all;
 }
 
-TEST_CASE("arrays in a GPU's memory give the bits of arrays on the host, in training and prediction") {
+TEST_CASE("arrays in GPU memory give the bits of host arrays") {
   Case c;
   const std::string file = c.trained(false, Prediction::second_change);
   const Results here = results(c, file, false);
@@ -269,7 +268,7 @@ TEST_CASE("an array on another device than the runtime's is refused") {
   CHECK(refused([&] { predictor.get_field("u", {c.solver.u.there(), kGpu}); }));
 }
 
-TEST_CASE("f32 arrays on the host are read where they are; others are rounded into memory that is kept") {
+TEST_CASE("f32 host arrays are read in place, others rounded") {
   HeldNumbers held;
   const std::vector<float> single{1.5f, 2.5f};
   held.hold(single, {}, {});

@@ -88,7 +88,7 @@ void work_on(Runtime& runtime) {
   CHECK(host.back() == 3.0f);
 }
 
-TEST_CASE("a Runtime works on any device and from any thread, beside one of another device") {
+TEST_CASE("a Runtime works on any device and from any thread") {
   RuntimeOptions options;
   options.device = {DeviceKind::cuda, kSecond};
   for (const bool expandable : {true, false}) {

@@ -81,7 +81,7 @@ std::string expected(const std::string& reason) {
   return "MLP forward runs op by op, not as a fused kernel: " + reason;
 }
 
-TEST_CASE("too little shared memory is a reason, with the bytes that are needed") {
+TEST_CASE("too little shared memory is a reason with bytes") {
   const auto with_bytes = [](int bytes, const Case& what) {
     simt::set_shared_bytes(bytes);
     const Messages messages = messages_of(what);
@@ -106,7 +106,7 @@ TEST_CASE("too little shared memory is a reason, with the bytes that are needed"
   CHECK(with_bytes(kA100, {.inputs = 2, .width = 128, .layers = 3, .backward = true}).size() == 1);
 }
 
-TEST_CASE("calls that no fused kernel supports are logged once, with the reason") {
+TEST_CASE("unsupported fused calls are logged once") {
   for (const Activation activation : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh})
     CHECK(messages_of({1, 128, 3, activation}).empty());
   CHECK(messages_of({.inputs = 1, .width = 96, .layers = 3, .dtype = DType::f32}).empty());

@@ -36,7 +36,7 @@ std::vector<int> edge_ranges(const Receivers& receivers, int blocks) {
   return ranges.host(stream);
 }
 
-TEST_CASE("a receiver of 100,000 edges is divided among all warps, in the order of the edges") {
+TEST_CASE("a receiver of 100,000 edges is divided among all warps") {
   constexpr int kNodes = 40, kHub = 5, kHubEdges = 100'000, kTile = 32;
   constexpr int kBlocks = 132, kWarps = 8 * kBlocks;  // as on an H200
   const Receivers hub(kNodes, kHub, kHubEdges);
@@ -59,7 +59,7 @@ TEST_CASE("a receiver of 100,000 edges is divided among all warps, in the order 
   CHECK(dividing > kWarps - 5);
 }
 
-TEST_CASE("a long receiver that ends where a share ends costs no warp a second share") {
+TEST_CASE("a long receiver at the end of a share costs no warp more") {
   constexpr int kShare = 300;  // of seven warps; the eighth has what they leave
   const std::vector<int> found = edge_ranges(Receivers(301, 50, kShare), 1);
   for (int warp = 0; warp < 8; ++warp) {

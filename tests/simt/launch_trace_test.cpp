@@ -20,7 +20,7 @@ std::string names_of(const std::vector<LaunchTrace::Launch>& launches) {
   return names;
 }
 
-TEST_CASE("a trace has the launches of its stream while it lives, kernels and GEMMs") {
+TEST_CASE("a launch trace has the kernels and GEMMs of its stream") {
   Runtime runtime({.device = {DeviceKind::cuda, 0}});
   Runtime other({.device = {DeviceKind::cuda, 1}});
   const auto zeros = [](Runtime& on, const Shape& shape) {

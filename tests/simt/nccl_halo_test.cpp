@@ -124,7 +124,7 @@ Outcome outcome_of(const Whole& whole, const MakeExchange& make,
   return outcome;
 }
 
-TEST_CASE("rows by NCCL give the bits of rows through host memory, and the bytes of the formula") {
+TEST_CASE("rows by NCCL have the bits of rows through the host") {
   for (const DType dtype : {DType::f32, DType::f16}) {
     for (const int ranks : {2, 3}) {
       const Whole whole(dtype, ranks, ranks == 2 ? 6 : 7, 2);
@@ -200,7 +200,7 @@ class Watched final : public HaloExchange {
   Told told_;
 };
 
-TEST_CASE("the edges of interior nodes run before rows have come that another rank has not sent") {
+TEST_CASE("edges of interior nodes run before rows arrive") {
   for (const DType dtype : {DType::f32, DType::f16}) {
     for (const MakeExchange& make : {MakeExchange(by_nccl), MakeExchange(through_host)}) {
       const Whole whole(dtype, 2, 8, 1);
@@ -307,7 +307,7 @@ bool shows(const Ring& ring) {
 }
 std::string all_of(const Endings& endings) { return fmt::format("{}", fmt::join(endings, "\n")); }
 
-TEST_CASE("messages that are sent too early, read too early or overwritten in flight are noticed") {
+TEST_CASE("messages sent, read or overwritten too early are noticed") {
   CHECK_FALSE(shows({}));
   CHECK(shows({.waits_for_values = false}));
   CHECK(shows({.waits_for_rows = false}));
@@ -339,7 +339,7 @@ TEST_CASE("messages of another size, rank or memory are errors") {
   found({.frees = true}, "64 bytes that are not in memory of device 0");
 }
 
-TEST_CASE("a rank that does not exchange its rows ends the others in time; one that ends is named") {
+TEST_CASE("a rank that exchanges no rows ends the others in time") {
   const std::string late = all_of(run_ring({.timeout = 300ms, .absent = true}).endings);
   CHECK_MESSAGE(
       late.find(": halo exchange, step 7] needed all ranks to take part in time") != std::string::npos, late);
@@ -358,7 +358,7 @@ TEST_CASE("a rank that does not exchange its rows ends the others in time; one t
   }
 }
 
-TEST_CASE("an exchange that ends without a wait is aborted: no row comes into memory that is freed") {
+TEST_CASE("an exchange that ends without a wait is aborted") {
   const Whole whole(DType::f32, 2, 6, 1);
   const int before = simt::nccl_counts().aborted;
   on_ranks(hosts(2), [&](Ranks& on) {
@@ -396,7 +396,7 @@ std::string sent_in(const std::string& messages) {
   return begin == std::string::npos ? "" : messages.substr(begin, messages.find('\n', begin) - begin);
 }
 
-TEST_CASE("training on parts by NCCL has the bits of rows and sums in host memory") {
+TEST_CASE("training on parts by NCCL has the bits of host sums") {
   const ScratchDirectory scratch;
   const auto data = pack_waves(scratch.path, 5, 6);
   for (const DType dtype : {DType::f32, DType::f16}) {

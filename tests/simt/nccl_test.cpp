@@ -86,7 +86,7 @@ bool sums_too_early(const std::function<void(const OwnStream& kernels, const Own
   return wrong;
 }
 
-TEST_CASE("a sum that does not wait for the stream of its values is noticed") {
+TEST_CASE("a sum that does not wait for its values is noticed") {
   CHECK_FALSE(sums_too_early([](const OwnStream& kernels, const OwnStream& sums) {
     Event ready;
     ready.record(kernels.stream);
@@ -95,7 +95,7 @@ TEST_CASE("a sum that does not wait for the stream of its values is noticed") {
   CHECK(sums_too_early([](const OwnStream&, const OwnStream&) {}));
 }
 
-TEST_CASE("buckets wait for what is queued when they are ready, and what is queued behind has their sums") {
+TEST_CASE("buckets wait for the work queued before them") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     simt::set_seed(seed);
     test::on_ranks(hosts(kRanks), [&](Ranks& on) {
@@ -120,7 +120,7 @@ TEST_CASE("buckets wait for what is queued when they are ready, and what is queu
   }
 }
 
-TEST_CASE("another number of values on one rank, or memory that is not its device's, is an error") {
+TEST_CASE("ranks with different sizes or foreign memory are errors") {
   const auto endings_of = [](int64_t elements, bool freed) {
     return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
       const OwnStream stream;
@@ -143,7 +143,7 @@ TEST_CASE("another number of values on one rank, or memory that is not its devic
   CHECK(endings_of(kElements + 1, false)[2].find("44 bytes that are not in") != std::string::npos);
 }
 
-TEST_CASE("a rank that waits for one that failed or hangs ends, and aborts what waits on its GPU") {
+TEST_CASE("a rank that waits for a failed one ends") {
   const auto endings_of = [](bool fails, std::chrono::milliseconds timeout) {
     std::atomic<int> ready = 0;
     return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
@@ -174,7 +174,7 @@ TEST_CASE("a rank that waits for one that failed or hangs ends, and aborts what 
   CHECK(simt::nccl_counts().destroyed == before.destroyed + 1);
 }
 
-TEST_CASE("a rank that does not come to the start of NCCL, or fails before it, ends the others in time") {
+TEST_CASE("a rank missing at NCCL's start ends the others in time") {
   const auto endings_of = [](bool fails, std::chrono::milliseconds timeout) {
     std::atomic<int> waited = 0;
     return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
@@ -206,7 +206,7 @@ TEST_CASE("a rank that does not come to the start of NCCL, or fails before it, e
   CHECK(simt::nccl_counts().destroyed == before.destroyed);
 }
 
-TEST_CASE("where NCCL notices the end of a rank first, the error names that rank") {
+TEST_CASE("an end that NCCL notices first names its rank") {
   // The others notice it when they queue the sum, or when they wait for it.
   const auto endings_of = [](bool in_wait, bool ends) {
     std::atomic<int> ready = 0, noticed = 0;
@@ -274,7 +274,7 @@ Config step_config(const test::ScratchDirectory& scratch) {
   return config;
 }
 
-TEST_CASE("training by NCCL has the bits of sums in host memory: 3 ranks, also with captured steps") {
+TEST_CASE("training by NCCL has the bits of host sums") {
   const test::ScratchDirectory scratch;
   Config config = step_config(scratch);
   std::string messages;
@@ -300,7 +300,7 @@ TEST_CASE("training by NCCL has the bits of sums in host memory: 3 ranks, also w
   CHECK(simt::nccl_counts().sums == before + 2 * sums);
 }
 
-TEST_CASE("ranks of a host that each see one GPU use NCCL, unless two of them see the same one") {
+TEST_CASE("ranks of a host use NCCL unless two share a GPU") {
   const test::ScratchDirectory scratch;
   Config config = step_config(scratch);
   config.train.steps = 1;

@@ -103,7 +103,7 @@ class Blocks {
   Tensor target_, mask_, seed_;
 };
 
-TEST_CASE("a block's nodes make the next block's node terms, to the same bits") {
+TEST_CASE("a block makes the next block's node terms") {
   for (const Case& made : {Case{}, Case{64, DType::bf16, Activation::silu, 2}}) {
     CAPTURE(made.width);
     CAPTURE(name_of(made.activation));
@@ -119,7 +119,7 @@ TEST_CASE("a block's nodes make the next block's node terms, to the same bits") 
   }
 }
 
-TEST_CASE("recomputed segments make node terms ahead inside, and none for another tape") {
+TEST_CASE("recomputed segments make node terms ahead inside") {
   Blocks blocks({});
   const Blocks::Outcome apart = blocks.train(true);
   const Blocks::Outcome whole = blocks.train(false, {{1, 4}}), two = blocks.train(false, {{1, 3}, {3, 4}}),
@@ -147,7 +147,7 @@ TEST_CASE("a captured prediction makes node terms ahead") {
   CHECK(captured.recorded());
 }
 
-TEST_CASE("node terms that cannot be made ahead have their own launch, and the log says once why") {
+TEST_CASE("node terms that cannot be made ahead are logged once") {
   const auto launches = [](Blocks& blocks) {
     blocks.launches();
     blocks.predict_on(blocks.runtime());

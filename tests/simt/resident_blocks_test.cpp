@@ -37,7 +37,7 @@ Outcome run(int kibibytes, Activation activation) {
   return outcome;
 }
 
-TEST_CASE("a fused kernel has as many blocks as fit a multiprocessor, by registers and by shared memory" *
+TEST_CASE("a fused kernel has as many blocks as fit" *
           doctest::skip(gpu::multiprocessors(0) != kMultiprocessors)) {
   for (const Activation activation : {Activation::relu, Activation::silu}) {
     CAPTURE(name_of(activation));

@@ -115,7 +115,7 @@ TEST_CASE("messages name threads and lines") {
   }
 }
 
-TEST_CASE("boxes of a matrix come with zeros outside of it, in two phases of a barrier") {
+TEST_CASE("boxes of a matrix have zeros outside of it") {
   OwnStream stream;
   constexpr int kBoxRows = 8, kColumns = 64;
   const auto number = [](int row, int column) { return static_cast<float>(row * 60 + column); };
@@ -246,7 +246,7 @@ TEST_CASE("products of a warpgroup; a wrong descriptor is wrong") {
   CHECK(error_of_products(64, planted::Operand::wrong_leading, 1) > 0.1);
 }
 
-TEST_CASE("a matrix multiplication by asynchronous copies and fragments; a wrong layout is wrong") {
+TEST_CASE("GEMMs by asynchronous copies need the right layout") {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simt::set_seed(seed);
     CHECK(error_of_fragments(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
@@ -328,7 +328,7 @@ TEST_CASE("bytes and operations of a launch are counted") {
   CHECK(reports[1].shared_bytes == 1536);
 }
 
-TEST_CASE("the host cannot touch device memory, nor wrong pieces of it be copied") {
+TEST_CASE("the host cannot touch device memory") {
   OwnStream stream;
   DeviceArray<float> values(random_floats(10, 1), stream);
   CHECK(signal_of([&] { values.data[0] = 1; }) == SIGSEGV);
@@ -344,7 +344,7 @@ TEST_CASE("the host cannot touch device memory, nor wrong pieces of it be copied
   CHECK_THROWS_AS(gpu::fill(0, values.data + 1, 0, 40, stream.native), DeviceError);
 }
 
-TEST_CASE("pinned memory must not change before the copy runs, pageable memory may") {
+TEST_CASE("pinned memory must not change before its copy runs") {
   OwnStream stream;
   DeviceArray<float> device(4);
   auto* pinned = static_cast<float*>(gpu::allocate_pinned(0, 16));

@@ -181,7 +181,7 @@ double check_launches(const std::vector<simt::LaunchReport>& reports, const std:
   return sum / edges;
 }
 
-TEST_CASE("a block moves the rows that its design needs, in eight launches") {
+TEST_CASE("a block moves the rows of its design in eight launches") {
   Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
   Block block(runtime, 16);
   const Graph& graph = block.graph();
@@ -222,8 +222,7 @@ TEST_CASE("a block moves the rows that its design needs, in eight launches") {
   CHECK(bytes <= 1.03 * (design + 15.0 * share * kRow));
 }
 
-TEST_CASE(
-    "a model in 16 bits trains on the fused kernels: eight launches and 400 bytes an edge for each block") {
+TEST_CASE("a 16-bit model trains with 400 bytes an edge and block") {
   const auto mesh = [](Runtime& runtime) { return grid_mesh(runtime, 16); };
   const ModelRun two = run_model(model_case(4, 2, kWidth, 2), kType, mesh);
   const ModelRun three = run_model(model_case(4, 2, kWidth, 3), kType, mesh);

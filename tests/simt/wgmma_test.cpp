@@ -80,7 +80,7 @@ Outcome run_on(int capability, bool wgmma, DType dtype = DType::f16) {
 
 using Texts = std::vector<std::string>;
 
-TEST_CASE("products of warpgroups run where they are asked for and the GPU has them") {
+TEST_CASE("warpgroup products run where asked for and supported") {
   const Texts plain{"weight_gradients"}, by_warpgroups{"weight_gradients_wgmma"};
   for (const int capability : {80, 90, 100}) {
     CAPTURE(capability);
@@ -97,7 +97,7 @@ TEST_CASE("products of warpgroups run where they are asked for and the GPU has t
   }
 }
 
-TEST_CASE("a GPU without products of warpgroups multiplies warp by warp, and the log says once why") {
+TEST_CASE("a GPU without warpgroup products logs it once") {
   for (const int capability : {80, 100, 121}) {
     CAPTURE(capability);
     const Outcome on = run_on(capability, true);
@@ -110,7 +110,7 @@ TEST_CASE("a GPU without products of warpgroups multiplies warp by warp, and the
   }
 }
 
-TEST_CASE("without tensor maps threads copy the rows to the same result, and the log says once why") {
+TEST_CASE("without tensor maps threads copy the rows") {
   simt::set_tensor_maps(false);
   const Outcome without = run_on(90, true);
   simt::set_tensor_maps(true);
@@ -119,7 +119,7 @@ TEST_CASE("without tensor maps threads copy the rows to the same result, and the
                                   "makes none"});
 }
 
-TEST_CASE("mistakes in the weight gradients' products of warpgroups are found") {
+TEST_CASE("mistakes in warpgroup weight gradients are found") {
   struct Found {
     ProductMistake mistake;
     const char* message;

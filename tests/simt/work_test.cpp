@@ -124,7 +124,7 @@ int64_t longest_warp(std::string_view kernel, bool hub) {
   return longest;
 }
 
-TEST_CASE("the edges of a single receiver are divided among the warps of the device") {
+TEST_CASE("edges of a single receiver are divided among warps") {
   for (const std::string_view kernel : {"edge_forward", "edge_backward"}) {
     CAPTURE(kernel);
     const int64_t even = longest_warp(kernel, false), hub = longest_warp(kernel, true);

@@ -79,7 +79,7 @@ TEST_CASE("a guessed map is saved, and the file reads the same data") {
   CHECK(read_text(scratch.path / "mapped.mgd") == read_text(scratch.path / "guessed.mgd"));
 }
 
-TEST_CASE("a saved map replaces a map alone, and its name is refused before anything is written") {
+TEST_CASE("a saved map replaces only a map") {
   const ScratchDirectory scratch;
   const std::string input = write_npz(scratch.path / "a.npz", renamed_square(), false);
   ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
@@ -124,7 +124,7 @@ TEST_CASE("a map of very many arrays is applied in little time") {
   CHECK(chosen.back().source == "array99999");
 }
 
-TEST_CASE("a field with a name that a map has for the mesh stays a field") {
+TEST_CASE("a field with a mesh name of a map stays a field") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square_arrays(3);
   arrays["positions"] = npy<float>("<f4", "(3, 4, 1)", test::counting(12));
@@ -141,7 +141,7 @@ TEST_CASE("a field with a name that a map has for the mesh stays a field") {
                  "a.npz: field u] needed a name that no other field has, got "));
 }
 
-TEST_CASE("node types from tags of cells and of facets, by the length of the array or its name") {
+TEST_CASE("node types come from tags of cells and of facets") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square_arrays(3);
   arrays["tags"] = npy<int32_t>("<i4", "(2,)", {70, 5});
@@ -198,7 +198,7 @@ TEST_CASE("node types from tags of cells and of facets, by the length of the arr
   CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "sides"}}), "needed 4 node types"));
 }
 
-TEST_CASE("a map that names fields leaves the times of frames, under each of their names") {
+TEST_CASE("a map that names fields leaves the times of frames") {
   const ScratchDirectory scratch;
   for (const char* name : {"t", "time", "times"}) {
     NpzArrays arrays = renamed_square();
@@ -213,7 +213,7 @@ TEST_CASE("a map that names fields leaves the times of frames, under each of the
   }
 }
 
-TEST_CASE("--node-types names an array of NPZ files, too, and wins over their own") {
+TEST_CASE("--node-types names an array of NPZ files, too") {
   const ScratchDirectory scratch;
   NpzArrays arrays = renamed_square();
   arrays["bc"] = npy<int32_t>("<i4", "(4,)", {0, 3, 0, 3});
@@ -246,7 +246,7 @@ TEST_CASE("lines of a map: comments, blanks, quotes, and what is none") {
                  "[a.map: line 2] needed each name"));
 }
 
-TEST_CASE("HDF5: the map of the first of many trajectories; none of rows, nor of other formats") {
+TEST_CASE("HDF5: the first trajectory's map is for all") {
   const ScratchDirectory scratch;
   ConvertOptions options = options_of_map(test::data_file("hdf5/arrays.h5"), scratch.path / "a.mgd");
   options.save_map = scratch.path / "a.map";

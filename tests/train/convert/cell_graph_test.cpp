@@ -45,7 +45,7 @@ RawTrajectory strip() {
 
 }  // namespace
 
-TEST_CASE("cells that share a side are joined; a repeated corner is no side") {
+TEST_CASE("cells that share a side are joined") {
   const RawTrajectory graph = graph_on_cells(strip(), CellKind::quad, {});
   validate(graph);
   CHECK(graph.nodes == 3);
@@ -189,7 +189,7 @@ double free_area(const RawTrajectory& t, const RawTrajectory& graph) {
 
 }  // namespace
 
-TEST_CASE("quadratic solids that share a face cut it alike: a graph on their cells has no gap") {
+TEST_CASE("quadratic solids that share a face cut it alike") {
   const auto cube = [](double x) {
     return std::vector<Point>{{x, 0, 0}, {x + 1, 0, 0}, {x + 1, 1, 0}, {x, 1, 0},
                               {x, 0, 1}, {x + 1, 0, 1}, {x + 1, 1, 1}, {x, 1, 1}};

@@ -122,7 +122,7 @@ std::string error_of(const std::function<void(int)>& read) {
   return "";
 }
 
-TEST_CASE("a child that crashes, loops, or takes too much memory is one error") {
+TEST_CASE("a child that crashes, loops or grows is one error") {
   const std::string crash = error_of([](int record) {
     if (record == 1) raise(SIGSEGV);
   });
@@ -140,7 +140,7 @@ TEST_CASE("a child that crashes, loops, or takes too much memory is one error") 
   CHECK(error_of([](int) {}).empty());
 }
 
-TEST_CASE("a child that says that it goes on has time for what comes next") {
+TEST_CASE("a child that reports progress has more time") {
   const auto seconds_left = [] {
     rlimit limit{};
     rusage used{};
@@ -161,7 +161,7 @@ TEST_CASE("a child that says that it goes on has time for what comes next") {
   CHECK(source->next());
 }
 
-TEST_CASE("a source that cannot be opened leaves no process and no descriptor behind") {
+TEST_CASE("a source that fails to open leaves no process") {
   const auto descriptors = [] {
     const auto all = fs::directory_iterator("/proc/self/fd");
     return std::distance(begin(all), end(all));
@@ -176,7 +176,7 @@ TEST_CASE("a source that cannot be opened leaves no process and no descriptor be
   CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
 }
 
-TEST_CASE("HDF5 files that crash the library, or refer to other files, are one error each") {
+TEST_CASE("HDF5 files that crash the library are one error each") {
   const std::pair<const char*, const char*> cases[] = {{"segv2.h5", "crash of the library"},
                                                        {"bugmsg.h5", "names of the groups"},
                                                        {"virtself.h5", "virtual or external storage"},

@@ -57,7 +57,7 @@ float first_value(const Dataset& data, const char* split, int64_t i = 0) {
 
 }  // namespace
 
-TEST_CASE("names say a split by a whole word at their end or their beginning") {
+TEST_CASE("names say a split by a whole word") {
   for (const char* name : {"train", "training", "a_train", "A-Training", "train_3", "test_set_train"})
     CHECK(split_of_name(name) == "train");
   for (const char* name : {"valid", "val", "validation", "VALIDATION", "run.val", "val-07"})
@@ -70,7 +70,7 @@ TEST_CASE("names say a split by a whole word at their end or their beginning") {
   CHECK_FALSE(is_split_folder("a_train"));
 }
 
-TEST_CASE("files and folders named training, validation and testing are those splits") {
+TEST_CASE("training, validation and testing are names of splits") {
   Folder folder;
   SUBCASE("files") {
     for (const char* name : {"testing.npz", "training.npz", "validation.npz"}) folder.add(name);
@@ -87,7 +87,7 @@ TEST_CASE("files and folders named training, validation and testing are those sp
   CHECK(report.warnings.empty());
 }
 
-TEST_CASE("names that say a split beside names that say none are an error that lists them") {
+TEST_CASE("names with and without a split are an error together") {
   Folder folder;
   for (const char* name : {"a_train.npz", "b_test.npz", "c.npz"}) folder.add(name);
   CHECK(contains(
@@ -131,7 +131,7 @@ TEST_CASE("records of one file are named by their numbers") {
       "records 9 to 9;"));
 }
 
-TEST_CASE("a path of a list is that file, also where files in two folders have its name") {
+TEST_CASE("a path of a split list is that file only") {
   Folder folder;
   for (const char* name : {"a/e.npz", "b/e.npz", "e.npz"}) folder.add(name);
   folder.options.split_list = folder.scratch.path / "splits.txt";
@@ -244,7 +244,7 @@ TEST_CASE("a trajectory that stands still among some that move") {
   CHECK(contains(folder.error(), "fix: convert trajectories of one kind together"));
 }
 
-TEST_CASE("a list with a byte order mark, and names with a comma or # in quotes") {
+TEST_CASE("split lists take a byte order mark and quoted names") {
   Folder folder;
   for (const char* name : {"a,1.npz", "b#2.npz", "c.npz"}) folder.add(name);
   folder.options.split_list = folder.scratch.path / "splits.txt";
@@ -290,7 +290,7 @@ TEST_CASE("a folder with data that is no split's is named") {
   CHECK(contains(report.warnings[0], "more] this folder was not read"));
 }
 
-TEST_CASE("a folder with one file, or one folder, of a split has that split only") {
+TEST_CASE("a folder with one split has that split only") {
   Folder folder;
   SUBCASE("file") { folder.add("test.npz"); }
   SUBCASE("folder") { folder.add("test/a.npz"); }
@@ -329,7 +329,7 @@ TEST_CASE("all trajectories of a file have one dt") {
   }
 }
 
-TEST_CASE("a dt that is no positive number is refused, and an earlier file stays") {
+TEST_CASE("a dt that is not positive is refused") {
   const double inf = std::numeric_limits<double>::infinity();
   for (const double dt : {std::nan(""), inf, -inf, -0.5, -0.0}) {
     CAPTURE(dt);

@@ -84,7 +84,7 @@ bool near(double a, double b, double scale) { return std::abs(a - b) <= 1e-11 * 
 
 }  // namespace
 
-TEST_CASE("the bundled sample converts, and its statistics are those of plain loops") {
+TEST_CASE("the bundled sample converts with the right statistics") {
   const ScratchDirectory scratch;
   int64_t calls = 0;
   ConvertProgress last;
@@ -193,7 +193,7 @@ TEST_CASE("ten trajectories in one file are split in order") {
   }
 }
 
-TEST_CASE("one trajectory is split by time, with the statistics of the first part only") {
+TEST_CASE("one trajectory is split by time") {
   const ScratchDirectory scratch;
   write_meta(scratch.path, square_meta(20));
   const SquareRecord record(20);
@@ -212,7 +212,7 @@ TEST_CASE("one trajectory is split by time, with the statistics of the first par
   CHECK(data.field_stats("velocity", NodeTypeSet::all(), Quantity::change).count == 15 * 4);
 }
 
-TEST_CASE("bad data stops the conversion with file, record and field, and leaves nothing behind") {
+TEST_CASE("bad data stops convert and leaves no files") {
   CHECK(error_of({SquareRecord(3)}) == "");
   SquareRecord bad(3);
   SUBCASE("NaN") {
@@ -292,7 +292,7 @@ TEST_CASE("damaged and missing files") {
   CHECK_FALSE(fs::exists(scratch.path / "a.mgd"));
 }
 
-TEST_CASE("a data set without a train split says where its statistics come from") {
+TEST_CASE("data without a train split say where statistics are from") {
   const ScratchDirectory scratch;
   write_meta(scratch.path, square_meta(3));
   write_bytes(scratch.path / "valid.tfrecord", tfrecord_of({SquareRecord(3)}));
@@ -303,7 +303,7 @@ TEST_CASE("a data set without a train split says where its statistics come from"
   CHECK(contains(report.warnings[0], "there is no train split"));
 }
 
-TEST_CASE("HDF5: both trajectories, each connection both ways, rows by name") {
+TEST_CASE("HDF5: trajectories of both kinds and rows by name") {
   const ScratchDirectory scratch;
   ConvertOptions options = options_for(kTestData / "two_meshes.h5", scratch.path / "a.mgd");
   options.split = {1.0};
@@ -348,7 +348,7 @@ TEST_CASE("HDF5: both trajectories, each connection both ways, rows by name") {
   CHECK(contains(message_of([&] { convert(options); }), "needed an HDF5 file"));
 }
 
-TEST_CASE("HDF5 of any layout: groups alike are trajectories, in the order of their numbers") {
+TEST_CASE("HDF5 of any layout: similar groups are trajectories") {
   const ScratchDirectory scratch;
   ConvertOptions options;
   options.input = test::data_file("hdf5/arrays.h5");

@@ -113,7 +113,7 @@ TEST_CASE("a one-way list of edges without positions needs a choice") {
   CHECK(contains(report.warnings[3], "edges listed again: 1, first column 2"));
 }
 
-TEST_CASE("edges come in either layout, and one that may be both is refused") {
+TEST_CASE("edges come in either layout unless both are possible") {
   const ScratchDirectory scratch;
   NpzArrays arrays{{"x", npy<float>("<f4", "(5, 1)", counting(5))}};
   arrays["edge_index"] = npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 3, 4, 0});
@@ -163,7 +163,7 @@ TEST_CASE("as many edges as nodes, or arrays that disagree, are refused") {
       contains(message_of([&] { convert_npz(scratch.path, arrays); }), "needed node numbers in 0..3, got 4"));
 }
 
-TEST_CASE("masks make several node splits, and contradictions are errors") {
+TEST_CASE("masks make node splits, and contradictions are errors") {
   const ScratchDirectory scratch;
   NpzArrays arrays = citations();
   const auto error = [&] { return message_of([&] { read(scratch.path, arrays); }); };
@@ -211,7 +211,7 @@ TEST_CASE("masks make several node splits, and contradictions are errors") {
   }
 }
 
-TEST_CASE("integers that i32 does not hold stay i64, and files must agree") {
+TEST_CASE("large integers stay i64, and files must agree") {
   const ScratchDirectory scratch;
   NpzArrays arrays = citations();
   arrays["label"] = npy<int64_t>("<i8", "(5,)", {0, int64_t{1} << 40, 0, 0, 0});

@@ -50,7 +50,7 @@ TEST_CASE("undirected edges join both ways, once, without loops") {
   CHECK(edges.receivers == Ints{0, 1, 1, 2});
 }
 
-TEST_CASE("a list that may mean either is refused only without positions") {
+TEST_CASE("ambiguous lists are refused only without positions") {
   RawTrajectory t = graph();
   const std::string error = message_of([&] { choose_direction(t, {}); });
   CHECK(contains(error,

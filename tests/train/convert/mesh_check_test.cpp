@@ -136,7 +136,7 @@ TEST_CASE("a kind of cells that the data do not have is refused") {
   CHECK(convert_arrays(edges).error == "");
 }
 
-TEST_CASE("node types that change over time are refused, and positions in two places") {
+TEST_CASE("node types that change over time are refused") {
   CHECK(contains(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", std::vector<int32_t>(20, 0))),
                  "array node_type] needed [nodes]: types that do not change over time, got [5, 4, 1]"));
   CHECK(contains(with("mesh_pos", npy<float>("<f4", "(5, 4, 4)", counting(80))),
@@ -152,7 +152,7 @@ TEST_CASE("node types that change over time are refused, and positions in two pl
   CHECK(convert_arrays(twice).error == "");
 }
 
-TEST_CASE("HDF5: rows of node types that change are refused with the place, rows of positions are a field") {
+TEST_CASE("HDF5: changing rows of node types are refused") {
   const ScratchDirectory scratch;
   ConvertOptions options;
   options.input = test::data_file("two_meshes_unnamed.h5");
@@ -242,7 +242,7 @@ TEST_CASE("evenly spaced times give dt") {
   CHECK(convert_arrays(arrays).warns("no fields on 4 nodes: times [6]"));
 }
 
-TEST_CASE("frames come first; the other order is refused where shapes tell") {
+TEST_CASE("frames come first; the other order is refused") {
   CHECK(
       contains(with("v", npy<float>("<f4", "(4, 5)", counting(20))),
                "array v] needed [frames, nodes], frames first, got [4, 5] and 5 frames; fix: transpose it"));
@@ -269,7 +269,7 @@ TEST_CASE("names of fields have no control characters") {
       "a.npz] needed field names without control characters, got \"u\\x0a\"; fix: rename the field"));
 }
 
-TEST_CASE("a trajectory of one split in another is named, at conversion and in the file") {
+TEST_CASE("a trajectory in two splits is named") {
   const ScratchDirectory scratch;
   fs::create_directories(scratch.path / "data");
   NpzArrays arrays = square_arrays(5);

@@ -55,7 +55,7 @@ TEST_CASE("stored and deflated NPZ files give the same trajectory") {
   }
 }
 
-TEST_CASE("arrays without leading ones, edges, static fields and dt are understood") {
+TEST_CASE("NPZ arrays may omit leading ones") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
   arrays["mesh_pos"] = npy<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
@@ -116,7 +116,7 @@ TEST_CASE("a damaged NPZ file is refused or read, never read past") {
   CHECK(refused > 1000);
 }
 
-TEST_CASE("a single NPZ file without node types is packed with a warning, split by time") {
+TEST_CASE("a single NPZ file is split by time") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
   arrays.erase("node_type");
@@ -133,7 +133,7 @@ TEST_CASE("a single NPZ file without node types is packed with a warning, split 
   CHECK(data.node_type_counts()[0] == 4);
 }
 
-TEST_CASE("displacements move the mesh: of a field that its name tells, or that is named") {
+TEST_CASE("displacements move the mesh") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
   const std::vector<float> moved = test::counting(24);
@@ -179,7 +179,7 @@ TEST_CASE("displacements move the mesh: of a field that its name tells, or that 
                "field far, frame 0, node 0] needed a position plus its displacement that float32 can hold"));
 }
 
-TEST_CASE("what moves no mesh: a static field, and one beside current positions; the unit stays") {
+TEST_CASE("static fields move no mesh") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
   arrays["disp"] = npy<float>("<f4", "(1, 4, 2)", test::counting(8));
@@ -208,7 +208,7 @@ TEST_CASE("what moves no mesh: a static field, and one beside current positions;
   CHECK(Dataset::open(options.output).trajectory(0).field("world_pos").frame(1)[0] == 7.0F);
 }
 
-TEST_CASE("arrays of other names: guessed, or by a map, whose fields alone then count") {
+TEST_CASE("arrays of other names are guessed or mapped") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
   arrays["points"] = arrays["mesh_pos"];

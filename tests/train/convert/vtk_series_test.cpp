@@ -85,7 +85,7 @@ struct SolverFolder {
 
 }  // namespace
 
-TEST_CASE("a folder for each simulation: all are read where the folder has no data of its own") {
+TEST_CASE("a folder for each simulation is read") {
   SolverFolder folder;
   for (int run = 0; run < 10; ++run) folder.add(fmt::format("run_{}/u", run), "u", 3, run + 1);
   const ConvertReport report = convert(folder.options);
@@ -114,7 +114,7 @@ TEST_CASE("folders of simulations within those of splits") {
   CHECK(data.size("test") == 1);
 }
 
-TEST_CASE("lists of frames of several fields on one mesh are one trajectory") {
+TEST_CASE("lists of fields on one mesh are one trajectory") {
   SolverFolder folder;
   folder.options.split = {1};
   for (const char* run : {"a", "b"}) {
@@ -141,7 +141,7 @@ TEST_CASE("lists of frames of several fields on one mesh are one trajectory") {
   CHECK(contains(message_of([&] { convert(folder.options); }), "needed the array wall"));
 }
 
-TEST_CASE("--node-types wins over arrays node_type, in the file itself and in lists that are joined to it") {
+TEST_CASE("--node-types wins over arrays node_type") {
   SolverFolder folder;
   folder.options.split = {1};
   folder.add("temperature", "T", 3);
@@ -229,7 +229,7 @@ TEST_CASE("the older layout of foamToVTK, with a folder for each patch") {
   CHECK(report.warnings.size() == 1);
 }
 
-TEST_CASE("a case of OpenFOAM that foamToVTK did not convert is an error with the commands that do") {
+TEST_CASE("an OpenFOAM case without VTK names the commands") {
   SolverFolder folder;
   folder.write_text("a/system/controlDict", "");
   folder.write_text("a/0/p", "");
@@ -238,7 +238,7 @@ TEST_CASE("a case of OpenFOAM that foamToVTK did not convert is an error with th
   CHECK(contains(error, "fix: scripts/to-vtu "));
 }
 
-TEST_CASE("lists of the same field, or on other meshes, are trajectories of their own") {
+TEST_CASE("lists of the same field are separate trajectories") {
   SolverFolder folder;
   folder.options.split = {1};
   for (const char* name : {"u_1", "u_2"}) folder.add(name, "u", 3);
@@ -248,7 +248,7 @@ TEST_CASE("lists of the same field, or on other meshes, are trajectories of thei
   CHECK_FALSE(folder.noted(report, "fields of one trajectory"));
 }
 
-TEST_CASE("lists of several simulations on one mesh are joined by the number at the end of their names") {
+TEST_CASE("simulations on one mesh are joined by trailing numbers") {
   SolverFolder folder;
   folder.add("a_2", "p", 3);
   folder.add("b_1", "u", 3);
@@ -259,7 +259,7 @@ TEST_CASE("lists of several simulations on one mesh are joined by the number at 
   CHECK(folder.noted(report, "a_2.pvd, d_2.pvd were read as fields of one trajectory"));
 }
 
-TEST_CASE("a folder is read once, whatever links lead to it, and frames of a list are no folder left out") {
+TEST_CASE("a folder is read once, whatever links lead to it") {
   SolverFolder folder;
   for (int run = 0; run < 10; ++run) folder.add(fmt::format("run_{}/u", run), "u", 3, run + 1);
   fs::create_directory_symlink("run_9", folder.options.input / "latest");

@@ -166,7 +166,7 @@ void write(const std::filesystem::path& path, const std::string& text) { std::of
 
 }  // namespace
 
-TEST_CASE("a VTU file: cells of the largest dimension, fields, what is left out") {
+TEST_CASE("a VTU file keeps cells of the largest dimension") {
   std::string warning;
   const RawTrajectory t = parse(kSquare, "", &warning);
   CHECK(t.nodes == 4);
@@ -196,7 +196,7 @@ TEST_CASE("node types of boundary cells, of points, and wrong ones") {
   CHECK(contains(message_of([] { parse(replaced(kSquare, "1 2 4<", "1 2 -4<"), "tag"); }), "-4"));
 }
 
-TEST_CASE("a legacy file gives the same, with names and metadata as VTK writes them") {
+TEST_CASE("a legacy VTK file gives the same as VTU") {
   const RawTrajectory t = parse(kLegacy), xml = parse(kSquare);
   CHECK(t.cells == xml.cells);
   CHECK(t.positions == xml.positions);
@@ -205,7 +205,7 @@ TEST_CASE("a legacy file gives the same, with names and metadata as VTK writes t
   CHECK(std::get<std::vector<int32_t>>(field(t, "an id").values) == std::vector<int32_t>{1, 2, 3, 4});
 }
 
-TEST_CASE("quadratic cells become linear ones that have all their nodes and fill them") {
+TEST_CASE("quadratic cells become linear ones that fill them") {
   struct Cell {
     int type;
     std::string points;
@@ -306,7 +306,7 @@ TEST_CASE("polyhedra by their faces, in the forms that VTK writes") {
   CHECK(contains(error(replaced(listed, "0 1 2 3 4 5 6", "0 1 2 3 4 5 -1")), "face_offsets"));
 }
 
-TEST_CASE("quadratic cells with fields on cells alone keep their corners") {
+TEST_CASE("quadratic cells with cell fields keep their corners") {
   const RawTrajectory t = parse(one_cell(25, kCube, "id"));
   CHECK(t.nodes == 8);
   CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
@@ -353,7 +353,7 @@ TEST_CASE("damaged files of VTK are one error that names the array") {
       contains(message_of([] { parse(replaced(kLegacy, "POINT_DATA 4", "POINT_DATA 5")); }), "POINT_DATA 4"));
 }
 
-TEST_CASE("frames of a list: their order, their times, another mesh, and points that move") {
+TEST_CASE("frames of a list have order, times and moving points") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", kSquare);
   write(scratch.path / "b.vtu", replaced(kSquare, "1 2 3 4e0", "5 6 7 8"));
@@ -400,7 +400,7 @@ TEST_CASE("frames of a list: their order, their times, another mesh, and points 
   CHECK(contains(message_of([&] { open(""); }), "a list of frames"));
 }
 
-TEST_CASE("a list with a time that is none keeps its order; arrays that come later are named") {
+TEST_CASE("a list with an invalid time keeps its order") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"other\""));
   write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
@@ -422,7 +422,7 @@ TEST_CASE("a list with a time that is none keeps its order; arrays that come lat
   CHECK(warnings.find("array late", at + 10) == std::string::npos);  // once
 }
 
-TEST_CASE("numbered files on one mesh are frames in the order of their numbers") {
+TEST_CASE("numbered files on one mesh are frames in order") {
   const ScratchDirectory scratch;
   std::vector<std::filesystem::path> files;
   for (const char* name : {"flow_10.vtu", "flow_9.vtu", "plate_1.vtu", "plate_2.vtu", "alone.vtu"}) {

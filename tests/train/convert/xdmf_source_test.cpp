@@ -66,7 +66,7 @@ VtkGrid read(const std::string& text, size_t frame = 0) {
   return reader.read(parsed(text).frames.at(frame));
 }
 
-TEST_CASE("a series of FEniCS has the numbers that it was given, at the places that it was given them") {
+TEST_CASE("a FEniCS series keeps its numbers at their places") {
   const test::ScratchDirectory scratch;
   fs::create_directory(scratch.path / "data");
   for (const char* name : {"fenics.xdmf", "fenics.h5"})
@@ -98,7 +98,7 @@ TEST_CASE("a series of FEniCS has the numbers that it was given, at the places t
   }
 }
 
-TEST_CASE("series of one mesh are joined by their times; others are left out by name") {
+TEST_CASE("series of one mesh are joined by their times") {
   const XdmfSeries all = parsed(
       file(grid(mesh()) +
            series(at(1, kIncluded + attribute("u", "1 2 3 4")) + at(0, kIncluded + attribute("u", "5 6 7 8")),
@@ -121,7 +121,7 @@ TEST_CASE("series of one mesh are joined by their times; others are left out by 
         std::vector<std::string>{"q: at other times than the first series", "tags: on another mesh"});
 }
 
-TEST_CASE("a later series with fewer times is left out; a grid without times belongs to every frame") {
+TEST_CASE("a later series with fewer times is left out") {
   const auto u = [](double time) { return at(time, mesh() + attribute("u", "1 2 3 4")); };
   const auto p = [](double time) { return at(time, mesh() + attribute("p", "1 2 3 4")); };
   const std::string text =
@@ -194,7 +194,7 @@ TEST_CASE("a series with a file for each frame has few of them open") {
   CHECK(t->frames == kFrames);
 }
 
-TEST_CASE("an XDMF file that names itself stays data, and the error is of what it lacks") {
+TEST_CASE("an XDMF file that names itself is an error of data") {
   const test::ScratchDirectory scratch;
   std::ofstream(scratch.path / "a.xdmf") << file(
       grid(mesh() + "<Attribute Name=\"u\"><DataItem Dimensions=\"4\" Format=\"HDF\">a.xdmf:/u</DataItem>"
@@ -220,7 +220,7 @@ TEST_CASE("cells of every kind, in mixed and in plain topologies") {
   CHECK(std::get<std::vector<float>>(from_one.points.values)[12] == 2.0F);
 }
 
-TEST_CASE("numbers of a binary file, in either byte order and behind others") {
+TEST_CASE("binary numbers are read in either byte order") {
   const test::ScratchDirectory scratch;
   const std::string bytes("\xff\xff\x3f\x80\0\0\x40\0\0\0\x40\x40\0\0\x40\x80\0\0", 18);
   std::ofstream(scratch.path / "u.bin", std::ios::binary) << bytes;
@@ -234,7 +234,7 @@ TEST_CASE("numbers of a binary file, in either byte order and behind others") {
   CHECK(contains(message_of([&] { reader.read(parsed(text).frames.at(0)); }), "needed 4 numbers"));
 }
 
-TEST_CASE("polygons and node numbers from any offset come through the child process") {
+TEST_CASE("polygons pass through the child process") {
   const test::ScratchDirectory scratch;
   std::ofstream(scratch.path / "five.xdmf") << file(
       grid("<Topology TopologyType=\"Polygon\" NodesPerElement=\"5\" BaseOffset=\"1\">" +

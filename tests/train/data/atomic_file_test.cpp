@@ -43,7 +43,7 @@ struct FileSizeLimit {
 
 }  // namespace
 
-TEST_CASE("a committed file has all its bytes and leaves nothing else behind") {
+TEST_CASE("a committed file has all its bytes") {
   const ScratchDirectory scratch;
   const fs::path target = scratch.path / "a.bin";
   const std::string large(700'000, 'x');
@@ -99,8 +99,7 @@ TEST_CASE("two writers of one target do not disturb each other") {
   CHECK(entries(scratch.path) == 1);
 }
 
-TEST_CASE(
-    "a file system without unnamed files gets the same content, and two writers do not disturb each other") {
+TEST_CASE("a file system without unnamed files works the same") {
   const ScratchDirectory scratch;
   const fs::path target = scratch.path / "a";
   AtomicFile first(target, AtomicFile::Temporary::named);
@@ -115,7 +114,7 @@ TEST_CASE(
   CHECK(entries(scratch.path) == 1);
 }
 
-TEST_CASE("a killed writer leaves nothing, or what the next writer removes") {
+TEST_CASE("a killed writer leaves nothing that stays") {
   for (const auto kind : {AtomicFile::Temporary::unnamed, AtomicFile::Temporary::named}) {
     const ScratchDirectory scratch;
     const fs::path target = scratch.path / "a";
@@ -137,7 +136,7 @@ TEST_CASE("a killed writer leaves nothing, or what the next writer removes") {
   }
 }
 
-TEST_CASE("what killed writers left in a folder is removed, what a writer holds is not") {
+TEST_CASE("files of killed writers are removed, held ones stay") {
   const ScratchDirectory scratch;
   write_file_atomically(scratch.path / ".a.tmp.3", "abandoned");
   write_file_atomically(scratch.path / "a.tmp.3", "a user's");
@@ -168,7 +167,7 @@ TEST_CASE("only a regular file is replaced") {
   CHECK(read_text(scratch.path / "plain") == "x");
 }
 
-TEST_CASE("a write that fails half-way removes the temporary, keeps the old file and says why") {
+TEST_CASE("a write that fails half-way keeps the old file") {
   const ScratchDirectory scratch;
   const fs::path target = scratch.path / "checkpoint";
   write_file_atomically(target, "old");
@@ -188,7 +187,7 @@ TEST_CASE("a write that fails half-way removes the temporary, keeps the old file
   CHECK(entries(scratch.path) == 1);
 }
 
-TEST_CASE("a target that cannot be written is refused with its path and the fix") {
+TEST_CASE("a target that cannot be written is refused") {
   const ScratchDirectory scratch;
   write_file_atomically(scratch.path / "plain", "x");
   fs::create_directory(scratch.path / "folder");

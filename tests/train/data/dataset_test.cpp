@@ -118,7 +118,7 @@ TEST_CASE("a node split of numbers that mean nothing is refused") {
   }
 }
 
-TEST_CASE("the manifest names files and arrays, and is checked when read") {
+TEST_CASE("the manifest names files and arrays") {
   const ScratchDirectory scratch;
   const fs::path path = scratch.path / "a.mgd";
   write_graph(path);
@@ -176,7 +176,7 @@ TEST_CASE("statistics take the room of the node types that occur") {
   CHECK(bytes_with(65535) < bytes_with(2) + 64);
 }
 
-TEST_CASE("a graph in memory may be directed, without positions, and have labels") {
+TEST_CASE("a graph in memory may be directed and without positions") {
   auto data = std::make_shared<MemoryData>();
   data->dim = 0;
   data->directed = true;

@@ -39,7 +39,7 @@ constexpr bool kLimitable = false;
 constexpr bool kLimitable = true;
 #endif
 
-TEST_CASE("a file larger than the addresses that are left is one error, in every command") {
+TEST_CASE("a file larger than the address space is one error") {
   const test::ScratchDirectory scratch;
   const fs::path packed = test::pack_waves(scratch.path);
   const fs::path large = scratch.path / "large.mgd";
@@ -59,7 +59,7 @@ TEST_CASE("a file larger than the addresses that are left is one error, in every
   }
 }
 
-TEST_CASE("under ulimit -v at most half of the addresses that are left are reserved") {
+TEST_CASE("under ulimit -v at most half of the addresses are reserved") {
   if (!kLimitable) return;
   const pid_t child = fork();
   if (child == 0) {
@@ -78,7 +78,7 @@ TEST_CASE("under ulimit -v at most half of the addresses that are left are reser
   CHECK(test::exit_code_of_status(status) == 0);
 }
 
-TEST_CASE("training that finds no memory of the host names the data set as well") {
+TEST_CASE("training short of host memory names the data set") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.memory.memory_limit = int64_t{4} << 20;
@@ -91,7 +91,7 @@ TEST_CASE("training that finds no memory of the host names the data set as well"
   }
 }
 
-TEST_CASE("std::bad_alloc of any work on data becomes that error, and others pass") {
+TEST_CASE("std::bad_alloc of work on data becomes a named error") {
   const test::ScratchDirectory scratch;
   const fs::path packed = test::pack_waves(scratch.path);
   const auto exhausted = []() -> int { throw std::bad_alloc(); };

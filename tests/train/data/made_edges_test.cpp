@@ -132,7 +132,7 @@ std::multiset<std::array<int64_t, 3>> neighbours(const GridMesh& grid, const Mes
   return found;
 }
 
-TEST_CASE("a mesh that ends at periodic borders has the edges of the glued one") {
+TEST_CASE("a mesh with periodic borders has the glued mesh's edges") {
   for (const bool both : {false, true}) {
     for (const int64_t hops : {1, 2}) {
       if (both && hops == 2) continue;  // five cells a period are too few
@@ -163,7 +163,7 @@ TEST_CASE("a mesh that ends at periodic borders has the edges of the glued one")
   }
 }
 
-TEST_CASE("world edges across periodic borders are those of the glued mesh, wherever it lies") {
+TEST_CASE("world edges across borders are those of the glued mesh") {
   for (const bool both : {false, true}) {
     GridMesh open = open_grid(both), glued = glued_grid(both);
     const Dataset open_data = open.dataset(periods(both)), glued_data = glued.dataset(periods(both));
@@ -190,7 +190,7 @@ TEST_CASE("world edges across periodic borders are those of the glued mesh, wher
   }
 }
 
-TEST_CASE("predictions on a mesh with periodic borders are those on the glued one, with world edges too") {
+TEST_CASE("predictions across borders are those on the glued mesh") {
   for (const bool world : {false, true}) {
     Config config;
     config.precision = DType::f64;
@@ -318,7 +318,7 @@ TEST_CASE("periods that do not fit a mesh are refused") {
                  "[data.period] needed 2 numbers for this data"));
 }
 
-TEST_CASE("runs with edges that are made: their statistics, plans, parts and predictions in memory") {
+TEST_CASE("runs with made edges train, plan and predict") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7, 8, true));
   config.data.period = {0.6};

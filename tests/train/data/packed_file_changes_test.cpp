@@ -56,7 +56,7 @@ fs::path old_waves(const fs::path& folder) {
   return path;
 }
 
-TEST_CASE("a trajectory that was written after it was checked is not used again") {
+TEST_CASE("a trajectory written after its check is not used") {
   const test::ScratchDirectory scratch;
   const fs::path path = old_waves(scratch.path);
   const uint64_t offset = PackedFile::open(path)->trajectory_record(1).offset;
@@ -88,7 +88,7 @@ void handle(int, siginfo_t* info, void*) {
   if (!replace_lost_pages(info->si_addr)) _exit(99);
 }
 
-TEST_CASE("lost pages of a guarded file read as zeros, and the file says so") {
+TEST_CASE("lost pages of a guarded file read as zeros") {
   struct sigaction action = {}, before = {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO;
@@ -146,7 +146,7 @@ void check_training_notices(const std::function<void(const Writer&, const Packed
   test::check_one_error(process.wait(), 1, {path.string(), "fix: "});
 }
 
-TEST_CASE("a run whose data is cut short or overwritten ends in one error") {
+TEST_CASE("a run whose data is cut short ends in one error") {
   check_training_notices([](const Writer& file, const PackedFile&) { file.cut(0); });
   check_training_notices(
       [](const Writer& file, const PackedFile& packed) { file.cut(packed.trajectory_record(0).offset); });

@@ -62,7 +62,7 @@ std::vector<T> frame_of(const TrajectoryView& trajectory, const char* field, int
 
 }  // namespace
 
-TEST_CASE("folders of one-frame meshes convert with fields of every kind, and read back") {
+TEST_CASE("folders of one-frame meshes convert with all fields") {
   const ScratchDirectory scratch;
   for (const char* split : {"train", "val", "test"}) fs::create_directories(scratch.path / split);
   for (int i = 0; i < 300; ++i) {
@@ -120,7 +120,7 @@ TEST_CASE("folders of one-frame meshes convert with fields of every kind, and re
   CHECK_THROWS_AS(third.field("zone").frame_of<int32_t>(-1), InvalidArgument);
 }
 
-TEST_CASE("statistics: moments of floats, ranges of all, by node type on nodes alone") {
+TEST_CASE("statistics have moments and ranges by node type") {
   const ScratchDirectory scratch;
   write_npz(scratch.path / "a_train.npz", steady_square(1), true);
   write_npz(scratch.path / "b_train.npz", steady_square(3), true);
@@ -152,7 +152,7 @@ TEST_CASE("statistics: moments of floats, ranges of all, by node type on nodes a
   CHECK(data.node_type_counts() == Doubles{2, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 2});
 }
 
-TEST_CASE("fields over frames on edges, cells and graphs keep their frames when cut by time") {
+TEST_CASE("fields on edges, cells and graphs are cut by time") {
   const ScratchDirectory scratch;
   NpzArrays arrays = steady_square(1);
   std::vector<float> flux, zone, dose;
@@ -176,7 +176,7 @@ TEST_CASE("fields over frames on edges, cells and graphs keep their frames when 
   CHECK_FALSE(data.field("reynolds").dynamic);
 }
 
-TEST_CASE("a field that fits nothing names file, field and what it needs") {
+TEST_CASE("a field that does not fit names file and field") {
   const ScratchDirectory scratch;
   NpzArrays arrays = steady_square(1);
   const auto error = [&] {
@@ -237,7 +237,7 @@ TEST_CASE("a field that fits nothing names file, field and what it needs") {
   CHECK_FALSE(fs::exists(scratch.path / "out.mgd"));
 }
 
-TEST_CASE("a unit of a field that does not exist is an error that names the fields") {
+TEST_CASE("a unit of an unknown field names the fields") {
   const ScratchDirectory scratch;
   NpzArrays arrays = steady_square(1);
   arrays.erase("edge:flux");
@@ -247,7 +247,7 @@ TEST_CASE("a unit of a field that does not exist is an error that names the fiel
   CHECK_FALSE(fs::exists(scratch.path / "out.mgd"));
 }
 
-TEST_CASE("a file of version 1 opens, with f32 fields on nodes and 9 node types") {
+TEST_CASE("a file of version 1 opens with 9 node types") {
   const auto file = PackedFile::open(kData / "version1.mgd");
   CHECK(file->metadata().version == 1);
   CHECK(file->metadata().node_types == 9);
@@ -284,7 +284,7 @@ TEST_CASE("a file of version 1 opens, with f32 fields on nodes and 9 node types"
   CHECK(now.field_stats("velocity").max == Doubles{23, 0});
 }
 
-TEST_CASE("metadata of places, types and node types that do not exist is refused") {
+TEST_CASE("metadata with invalid places and types is refused") {
   PackedMetadata metadata;
   metadata.dim = 2;
   metadata.node_types = 3;
@@ -310,7 +310,7 @@ TEST_CASE("metadata of places, types and node types that do not exist is refused
                  refused + "a number beyond the range of a double; fix: "));
 }
 
-TEST_CASE("a node type that the metadata does not count is refused even with a right checksum") {
+TEST_CASE("an uncounted node type is refused with a right checksum") {
   const ScratchDirectory scratch;
   write_npz(scratch.path / "a_train.npz", steady_square(1), true);
   convert_folder(scratch.path);

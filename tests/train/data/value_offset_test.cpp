@@ -99,7 +99,7 @@ bool contains_number(const std::string& bytes, double number) {
 
 }  // namespace
 
-TEST_CASE("f64 positions and fields far from zero keep edge lengths and changes") {
+TEST_CASE("f64 values far from zero keep their changes") {
   const Grid far(1e6, 1e7);
   const Packed near_data(Grid(0, 0).arrays<double>("<f8"));
   const Packed far_data(far.arrays<double>("<f8"));
@@ -132,7 +132,7 @@ TEST_CASE("f64 positions and fields far from zero keep edge lengths and changes"
   CHECK(worst < 1e-6);
 }
 
-TEST_CASE("ordinary data get no offset, and the same bytes from f32 and f64") {
+TEST_CASE("ordinary data get no offset") {
   const Packed wide(Grid(-1, 3).arrays<double>("<f8"));
   const Packed narrow(Grid(-1, 3).arrays<float>("<f4"));
   CHECK(wide.data.field("u").offset.empty());
@@ -159,7 +159,7 @@ TEST_CASE("digits that are lost all the same are reported") {
               "has other values"));
 }
 
-TEST_CASE("offsets are round numbers near the middle of coarse components") {
+TEST_CASE("offsets are round numbers near the middle") {
   std::vector<double> wide{1e7 + 0.3, 5, 1e7 + 2.9, 7};
   CHECK(is_coarse_in_f32(wide, 2));
   CHECK(offset_for(wide, 2) == std::vector<double>{1e7 + 2, 0});
@@ -169,7 +169,7 @@ TEST_CASE("offsets are round numbers near the middle of coarse components") {
   CHECK_FALSE(is_coarse_in_f32(std::vector<double>{101325, 95000}, 1));
 }
 
-TEST_CASE("VTU files have the data's numbers, in Float64 where there is an offset") {
+TEST_CASE("VTU files have the data's numbers with offsets") {
   const Grid far(1e6, 1e7);
   const Packed packed(far.arrays<double>("<f8"));
   const TrajectoryView trajectory = packed.data.trajectory("train", 0);

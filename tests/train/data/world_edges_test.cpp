@@ -87,7 +87,7 @@ TEST_CASE("the grid finds the pairs that a loop over all finds") {
   CHECK(found > 1000);
 }
 
-TEST_CASE("along periodic axes the grid finds the pairs of nearest images") {
+TEST_CASE("the grid finds nearest images along periodic axes") {
   const uint64_t seed = std::random_device{}();
   CAPTURE(seed);
   uint64_t drawn = 0;
@@ -114,8 +114,7 @@ TEST_CASE("along periodic axes the grid finds the pairs of nearest images") {
   CHECK(found > 1000);
 }
 
-TEST_CASE(
-    "one far node does not widen the cells of the others, and pairs without end are counted no further") {
+TEST_CASE("one far node does not widen the cells of the others") {
   const Cloud cloud(20'000);
   std::vector<float> at(40'000);
   for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<float>(uniform(5, 1, i));
@@ -133,7 +132,7 @@ TEST_CASE(
   CHECK(count_world_edges(cloud.mesh, at, 2, {.radius = 100.0}) == kMostWorldEdgesPerNode * 20'000);
 }
 
-TEST_CASE("a state that has blown up, or collapsed, is searched in bounded time") {
+TEST_CASE("a state that has blown up is searched in bounded time") {
   const Cloud cloud(20'000);
   std::vector<float> at(40'000);
   for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<float>(1e30 * (uniform(5, 1, i) - 0.5));
@@ -156,9 +155,7 @@ TEST_CASE("a state that has blown up, or collapsed, is searched in bounded time"
   }
 }
 
-TEST_CASE(
-    "a rollout whose nodes collapse has no error that is a number, and ends no run; data that do are "
-    "refused") {
+TEST_CASE("a rollout whose nodes collapse ends no run") {
   const test::ScratchDirectory scratch;
   constexpr size_t kNodes = 1100;
   const auto pack = [&](const std::string& split, int collapsed_from) {
@@ -215,7 +212,7 @@ TEST_CASE(
   CHECK(contains(message_of([&] { evaluate(predictor.trained(), options); }), "frame 1 of valid.npz"));
 }
 
-TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells side by side") {
+TEST_CASE("a node at the radius is not joined") {
   const Cloud cloud(3);  // edges 0-1, 1-2
   const WorldEdgeOptions options{.radius = 1.0};
   const auto pairs = [&](const std::vector<float>& at) {
@@ -225,8 +222,7 @@ TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells sid
   CHECK(pairs({0, 0, 9, 9, 0.999F, 0}) == Pairs{{0, 2}, {2, 0}});
 }
 
-TEST_CASE(
-    "a batch has the world edges of noisy positions, mesh by mesh, with displacements and their number") {
+TEST_CASE("a batch has the world edges of noisy positions") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = world_run(plate);
@@ -273,9 +269,7 @@ TEST_CASE(
     REQUIRE(world.features.values<double>()[i] == doctest::Approx(rows[i]).epsilon(1e-9));
 }
 
-TEST_CASE(
-    "a run with world edges trains, resumes with the same bits, and rolls out with the edges of its "
-    "prediction") {
+TEST_CASE("a run with world edges trains, resumes and rolls out") {
   const Moving plate("plate");
   Config config = world_run(plate);
   test::train_here(config);
@@ -313,7 +307,7 @@ TEST_CASE(
   CHECK(test::tensors_of(part) == test::tensors_of(config));
 }
 
-TEST_CASE("validation has as much room as its frames need, whatever the key says; 16 bits train") {
+TEST_CASE("validation has as much room as its frames need") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = world_run(plate);
@@ -355,7 +349,7 @@ TEST_CASE("world edges are refused where they cannot be") {
   parse_config(moving, "c");
 }
 
-TEST_CASE("memory of world edges is planned by the room for them; a batch without room names what it needs") {
+TEST_CASE("memory of world edges is planned by their room") {
   const Moving plate("plate");
   Config config = world_run(plate);
   const Dataset dataset = plate.dataset();

@@ -31,7 +31,7 @@ int in_child(const std::function<int()>& body) {
   return exit_code_of_status(status);
 }
 
-TEST_CASE("the child of fork() goes on with its copies, and makes a runtime of its own") {
+TEST_CASE("the child of fork() makes a runtime of its own") {
   Host c({}, 0);
   auto both = std::make_unique<Predictors>(c, flow_checkpoint());
   Handle<meshgrad_trainer> trainer = c.trainer();
@@ -111,12 +111,11 @@ void refuse_to_child(Host& c) {
   own_trainer->train(1);
 }
 
-TEST_CASE("a child of fork() is refused handles with a communicator, and objects of C++") {
+TEST_CASE("the child of fork() is refused a communicator's handles") {
   CHECK(run_hosts({.ranks = 3}, refuse_to_child) == Endings(3));
 }
 
-TEST_CASE("a child of fork() is refused handles on a GPU, and objects of C++" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("the child of fork() is refused handles on a GPU" * doctest::skip(cuda_devices().empty())) {
   CHECK(run_hosts({.on_device = true}, refuse_to_child) == Endings(1));
 }
 

@@ -45,7 +45,7 @@ void meet(std::atomic<int>& met, const Host& c) {
   for (++met; met < c.place.ranks && Clock::now() < end;) std::this_thread::yield();
 }
 
-TEST_CASE("on parts: where a mesh is no structure, waiting ranks end at once") {
+TEST_CASE("on parts: an invalid structure ends waiting ranks at once") {
   std::atomic<int> made = 0, told = 0;
   const Clock::time_point begin = Clock::now();
   const Endings endings = run_hosts({.ranks = 3}, [&](Host& c) {
@@ -61,8 +61,7 @@ TEST_CASE("on parts: where a mesh is no structure, waiting ranks end at once") {
   CHECK(endings == Endings(3));
 }
 
-TEST_CASE("on parts and a device: who cannot read an array tells the others" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("on parts and a device: a failed read tells the others" * doctest::skip(cuda_devices().empty())) {
   std::atomic<int> told = 0;
   const Endings endings = run_hosts({.on_device = true, .ranks = 3}, [&](Host& c) {
     const Handle<meshgrad_predictor> predictor = c.predictor(flow_checkpoint());
@@ -91,7 +90,7 @@ TEST_CASE("on parts and a device: who cannot read an array tells the others" *
   CHECK(endings == Endings(3));
 }
 
-TEST_CASE("on the CPU: memory comes from the host, and its exhaustion is a status") {
+TEST_CASE("on the CPU: memory comes from the host") {
   struct Pool {
     int64_t held = 0, most = 0;
   } pool;
@@ -132,7 +131,7 @@ TEST_CASE("on the CPU: memory comes from the host, and its exhaustion is a statu
   }
 }
 
-TEST_CASE("on the CPU: the C interface costs what the C++ interface costs") {
+TEST_CASE("on the CPU: the C interface costs what C++ costs") {
   const SavedModel model("data.inputs = ['velocity']\nmodel.width = 64\nmodel.blocks = 5\n", false);
   Host c({}, 0, nullptr, 45);
   Predictors both(c, model.path);

@@ -34,7 +34,7 @@ TEST_CASE("on the CPU arrays are read and written where they are") {
   CHECK(mesh.cells.data() == integers.data());
 }
 
-TEST_CASE("predictions after the first take no block of an array's size from the heap") {
+TEST_CASE("later predictions allocate no block of an array's size") {
   const test::ScratchDirectory scratch;
   test::NpzArrays arrays = test::square_arrays(8);
   arrays["load"] = test::npy<float>("<f4", "(4, 3)", test::counting(12));

@@ -265,7 +265,7 @@ constexpr Kind kKinds[] = {
      .radius = 0.17},
 };
 
-TEST_CASE("gradients through several frames, kinematic nodes and moving meshes are finite differences") {
+TEST_CASE("gradients through several frames match differences") {
   const test::ScratchDirectory scratch;
   Runtime runtime({.threads = 2});
   for (const Kind& kind : kKinds) {

@@ -196,7 +196,7 @@ TEST_CASE("gradients of predictions are those of finite differences") {
   }
 }
 
-TEST_CASE("gradients in f32 and 16 bits are those of f64 as closely as their numbers") {
+TEST_CASE("gradients in f32 and 16 bits follow those of f64") {
   const test::ScratchDirectory scratch;
   Runtime runtime({.threads = 1});
   const auto gradient = [&](DType precision, double scale) {
@@ -221,7 +221,7 @@ TEST_CASE("gradients in f32 and 16 bits are those of f64 as closely as their num
   }
 }
 
-TEST_CASE("gradients that cannot be had are refused with the call that is missing") {
+TEST_CASE("unavailable gradients are refused with the missing call") {
   const test::ScratchDirectory scratch;
   Runtime runtime({.threads = 1});
   MeshPredictor predictor(runtime,

@@ -116,7 +116,7 @@ void check_training_on_parts(const Config& config, std::span<const Wave> waves, 
   });
 }
 
-TEST_CASE("training on parts is training on the whole mesh, also after a restart") {
+TEST_CASE("training on parts is training on the whole mesh") {
   const std::vector<Wave> waves{Wave(6, 5, 0.3), Wave(7, 5, 1.1)}, later{Wave(6, 5, 0.9)};
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     Config config = parts_config();
@@ -136,8 +136,7 @@ std::vector<Config> other_models() {
   return configs;
 }
 
-TEST_CASE(
-    "with noise, history, kinematic types and edges that follow a field, parts train as the whole mesh") {
+TEST_CASE("parts train as the whole mesh with noise and history") {
   // Nodes are numbered rank after rank: noise then is the same on the whole mesh.
   const std::vector<Wave> waves{Wave(6, 8, 0.3).by_rank()}, later{Wave(5, 6, 0.9).by_rank()};
   for (Config config : other_models()) {
@@ -170,7 +169,7 @@ void check_prediction_on_parts(const Config& config) {
   for (const double difference : differences) CHECK(difference <= 1e-5);
 }
 
-TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' rows") {
+TEST_CASE("prediction on parts is that on the whole mesh") {
   check_prediction_on_parts(parts_config());
   for (const Config& config : other_models()) check_prediction_on_parts(config);
 }
@@ -275,7 +274,7 @@ double largest_relative_difference(std::span<const double> part, std::span<const
   return size > 0 ? largest / size : 1e9;
 }
 
-TEST_CASE("gradients on parts are those on the whole mesh, on own nodes and on ghosts") {
+TEST_CASE("gradients on parts are those on the whole mesh") {
   const test::ScratchDirectory scratch;
   const Wave wave(7, 5, 0.3);
   std::vector<Config> models = other_models();
@@ -319,7 +318,7 @@ TEST_CASE("gradients on parts are those on the whole mesh, on own nodes and on g
   }
 }
 
-TEST_CASE("a rank that finds no memory for its part tells the others, which wait no longer") {
+TEST_CASE("a rank short of memory for its part tells the others") {
   const auto begin = std::chrono::steady_clock::now();
   const test::ScratchDirectory scratch;
   const std::string file = gradient_model(scratch.path, parts_config(), DType::f32);
@@ -342,7 +341,7 @@ TEST_CASE("a rank that finds no memory for its part tells the others, which wait
     CHECK(contains(errors[other], "needed all ranks to go on, got the end of rank"));
 }
 
-TEST_CASE("a rank that learns of another's end while all are asked has left, too") {
+TEST_CASE("a rank that learns of another's end leaves, too") {
   const test::ScratchDirectory scratch;
   const std::string file = gradient_model(scratch.path, parts_config(), DType::f32);
   const Wave wave(6, 1, 0.3);
@@ -358,7 +357,7 @@ TEST_CASE("a rank that learns of another's end while all are asked has left, too
   CHECK(left == std::array{true, false, true});
 }
 
-TEST_CASE("a frame that one rank cannot give is refused on all, and the next one is taken") {
+TEST_CASE("a frame refused on one rank is refused on all") {
   const Wave wave(6, 5, 0.3);
   std::vector<std::string> texts(Wave::kRanks);
   std::vector<int64_t> samples(Wave::kRanks);
@@ -384,7 +383,7 @@ TEST_CASE("a frame that one rank cannot give is refused on all, and the next one
   for (const int64_t seen : samples) CHECK(seen == 2);  // of frames 0, 2 and 3
 }
 
-TEST_CASE("parts that do not fit together are refused on every rank, with the reason on one") {
+TEST_CASE("parts that do not fit together are refused on all ranks") {
   const Wave wave(6, 5, 0.3);
   const auto errors = [&](const std::function<void(Part&, int)>& spoil) {
     std::vector<std::string> texts(Wave::kRanks);

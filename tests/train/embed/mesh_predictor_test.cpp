@@ -66,7 +66,7 @@ std::vector<float> values_of(const MeshPredictor& predictor, std::string_view fi
   return values;
 }
 
-TEST_CASE("steps from memory have the bits of a rollout on the packed file") {
+TEST_CASE("steps from memory have the bits of a rollout") {
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     for (const DType precision : {DType::f32, DType::bf16, DType::f64}) {
       CAPTURE(std::string(name_of(precision)));
@@ -95,7 +95,7 @@ TEST_CASE("steps from memory have the bits of a rollout on the packed file") {
   }
 }
 
-TEST_CASE("f64 arrays and given edges lead to the same bits as f32 arrays and cells") {
+TEST_CASE("f64 arrays give the bits of f32 arrays") {
   Waves waves;
   const TrajectoryView trajectory = waves.trajectory();
   const auto wide = [](std::span<const float> values) {
@@ -157,7 +157,7 @@ TEST_CASE("edge features follow positions that move") {
 }
 
 /// Fields far from zero, which the packed file stores less an offset.
-TEST_CASE("a steady field of f64 arrays far from zero is that of the packed file") {
+TEST_CASE("a steady field far from zero is that of the file") {
   const test::ScratchDirectory scratch;
   constexpr int kSide = 9;
   std::vector<double> positions, u, flow;
@@ -251,7 +251,7 @@ TEST_CASE("what does not fit is refused with its place and the fix") {
   CHECK(values_of(predictor, "velocity", velocity.size()) == waves.rollout(RolloutBoundary::initial).back());
 }
 
-TEST_CASE("a checkpoint that does not describe its fields says how to get one that does") {
+TEST_CASE("a checkpoint without fields says how to get one") {
   Waves waves;
   const fs::path old = waves.scratch.path / "old.safetensors";
   const SafetensorsFile file(waves.checkpoint);
@@ -282,7 +282,7 @@ TEST_CASE("predictions after the first take no memory from the system") {
   CHECK(after.reserved.current == before.reserved.current);
 }
 
-TEST_CASE("a target whose value is predicted needs no value one step before") {
+TEST_CASE("a value target needs no earlier value") {
   const test::Moving data("plate");
   Config config = test::small_config(data.scratch.path, data.file);
   config.data.inputs = {"stress"};

@@ -60,7 +60,7 @@ struct OnlinePlate {
   }
 };
 
-TEST_CASE("MeshPredictor has the world edges of each step: the bits of a rollout, in 16 bits too") {
+TEST_CASE("MeshPredictor has the world edges of each step") {
   for (const DType precision : {DType::f32, DType::f16}) {
     const Moving plate("plate");
     Config config = test::world_run(plate);
@@ -100,7 +100,7 @@ TEST_CASE("MeshPredictor has the world edges of each step: the bits of a rollout
   }
 }
 
-TEST_CASE("a prediction with more world edges than ever gets room for them, in the C interface too") {
+TEST_CASE("a prediction with more world edges gets room for them") {
   const Moving plate("plate");
   Config config = test::world_run(plate);
   config.data.kinematic_types = {};
@@ -174,7 +174,7 @@ TEST_CASE("a prediction with more world edges than ever gets room for them, in t
   meshgrad_runtime_destroy(c_runtime);
 }
 
-TEST_CASE("meshes that are predicted together share the limit of 1000 world edges a node") {
+TEST_CASE("meshes predicted together share the world edge limit") {
   const Moving plate("plate");
   Config config = test::world_run(plate);
   config.data.kinematic_types = {};
@@ -193,7 +193,7 @@ TEST_CASE("meshes that are predicted together share the limit of 1000 world edge
   CHECK(contains(error, "mesh 1"));
 }
 
-TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names the room that is missing") {
+TEST_CASE("OnlineTrainer learns world edges") {
   const OnlinePlate plate;
   Config config = plate.config;
   const TrajectoryView& view = plate.view;
@@ -238,7 +238,7 @@ TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names
     REQUIRE(std::isfinite(x));
 }
 
-TEST_CASE("OnlineTrainer refuses a frame with too many world edges before it is stored") {
+TEST_CASE("OnlineTrainer refuses a frame with too many world edges") {
   const OnlinePlate plate;
   Config config = plate.config;
   const TrajectoryView& view = plate.view;

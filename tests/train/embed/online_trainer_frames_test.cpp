@@ -86,9 +86,7 @@ Config frames_config() {
   return config;
 }
 
-TEST_CASE(
-    "OnlineTrainer: the last changes of data.history are inputs, and a saved trainer goes on to the same "
-    "bits") {
+TEST_CASE("OnlineTrainer takes data.history as inputs") {
   const Wave wave(6, 30, 0.2);
   Runtime runtime({.threads = 1});
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
@@ -120,7 +118,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("OnlineTrainer: the next values of data.kinematic_types are inputs, and a saved trainer goes on") {
+TEST_CASE("OnlineTrainer takes data.kinematic_types as inputs") {
   const Wave wave(6, 30, 0.2);
   Runtime runtime({.threads = 1});
   const test::ScratchDirectory scratch;

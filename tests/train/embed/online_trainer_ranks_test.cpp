@@ -63,7 +63,7 @@ std::vector<float> predicted(Runtime& runtime, const std::string& file) {
   return values;
 }
 
-TEST_CASE("ranks with the same single sample train as one rank does, bit for bit") {
+TEST_CASE("ranks with the same single sample train as one rank") {
   const test::ScratchDirectory scratch;
   Runtime runtime({.threads = 1});
   const std::string alone = scratch.path / "alone.safetensors";
@@ -84,7 +84,7 @@ TEST_CASE("ranks with the same single sample train as one rank does, bit for bit
   });
 }
 
-TEST_CASE("ranks with other numbers of samples take the same steps of one model, also after a restart") {
+TEST_CASE("ranks with different sample counts take the same steps") {
   const test::ScratchDirectory scratch;
   constexpr int kRanks = 3;
   std::vector<std::vector<float>> straight(kRanks), resumed(kRanks);
@@ -123,7 +123,7 @@ TEST_CASE("ranks with other numbers of samples take the same steps of one model,
   CHECK(std::isfinite(losses[0]));
 }
 
-TEST_CASE("a rank that finds no memory within a step tells the others, which wait no longer") {
+TEST_CASE("a rank short of memory within a step tells the others") {
   const auto begin = std::chrono::steady_clock::now();
   std::array<std::string, 3> errors;
   std::atomic<int> told = 0;
@@ -142,7 +142,7 @@ TEST_CASE("a rank that finds no memory within a step tells the others, which wai
     CHECK(contains(errors[other], "needed all ranks to go on, got the end of rank"));
 }
 
-TEST_CASE("a rank that cannot make its trainer refuses it on all, which then make another one") {
+TEST_CASE("a rank that cannot make its trainer refuses it on all") {
   std::array<std::string, 3> errors;
   test::on_ranks({.ranks = 3, .loss = {}}, [&](Ranks& ranks) {
     const bool small = ranks.rank() == 1;

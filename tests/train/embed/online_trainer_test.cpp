@@ -64,7 +64,7 @@ void append_frames(OnlineTrainer& trainer, const Solver& solver, int64_t first, 
   }
 }
 
-TEST_CASE("a field that varies too little to be normalised is a warning, once; a constant one is none") {
+TEST_CASE("a field that varies too little is a warning, once") {
   const Solver solver;
   for (const double factor : {1.0, 1e-9, 0.0}) {
     CAPTURE(factor);
@@ -90,7 +90,7 @@ TEST_CASE("a field that varies too little to be normalised is a warning, once; a
   }
 }
 
-TEST_CASE("the held-out loss falls while the solver runs, and the buffer stays bounded") {
+TEST_CASE("the held-out loss falls while the solver runs") {
   const Solver solver;
   Runtime runtime({.threads = 1});
   OnlineTrainer trainer(runtime, online_config(), online_options());
@@ -190,7 +190,7 @@ TEST_CASE("time limits training, and steps are the other limit") {
   CHECK(trainer.train(3, 1000.0).steps == 3);
 }
 
-TEST_CASE("frames on both sides of a new mesh or a restart make no sample") {
+TEST_CASE("frames across a new mesh or a restart make no sample") {
   const Solver solver(5);
   Runtime runtime({.threads = 1});
   OnlineTrainer trainer(runtime, online_config(), online_options());

@@ -68,7 +68,7 @@ TEST_CASE("a flipped bit anywhere in a checkpoint is found") {
   CHECK_NOTHROW(open_checkpoint(path));
 }
 
-TEST_CASE("a checkpoint of the first version, without a checksum, still loads") {
+TEST_CASE("a checkpoint of the first version still loads") {
   FaultFixture f;
   test::train_here(f.config);
   const fs::path path = checkpoint(f.config, "last");
@@ -117,7 +117,7 @@ TEST_CASE("numbers that no run could have written are refused") {
   }
 }
 
-TEST_CASE("a damaged or missing last checkpoint: the error names the newest intact one") {
+TEST_CASE("a damaged last checkpoint names the newest intact one") {
   FaultFixture f;
   f.config.train.keep_checkpoints = 2;
   f.config.train.steps = 6;
@@ -146,7 +146,7 @@ TEST_CASE("a damaged or missing last checkpoint: the error names the newest inta
   CHECK(read_text(checkpoint(f.config, "last")) == last);
 }
 
-TEST_CASE("a new run refuses a folder with any checkpoint, or metrics of another run") {
+TEST_CASE("a new run refuses a folder with a run's files") {
   FaultFixture f;
   test::train_here(f.config);
   const fs::path metrics = fs::path(f.config.run.dir) / "metrics.jsonl";
@@ -164,7 +164,7 @@ TEST_CASE("a new run refuses a folder with any checkpoint, or metrics of another
   CHECK(test::run_meshgrad({"train", f.file}).code == 0);
 }
 
-TEST_CASE("numbered checkpoints of later steps stay until the run gets there") {
+TEST_CASE("numbered checkpoints of later steps stay") {
   FaultFixture f;
   f.config.train.keep_checkpoints = 1;
   f.config.train.steps = 2;

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_CASE("two batch sizes give the noise and the signal that gradients were drawn with") {
+TEST_CASE("two batch sizes give the gradient's noise and signal") {
   // Gradients of 10 components, each 0.5 plus noise of deviation 2: |G|^2 = 2.5, S = 40, B_simple = 16.
   constexpr int kComponents = 10, kSmall = 4, kLarge = 32, kTrials = 4000;
   GradientNoise mean;
@@ -43,7 +43,7 @@ TEST_CASE("two batch sizes give the noise and the signal that gradients were dra
   CHECK(test::contains(test::message_of([] { gradient_noise({1.0, 2.0}, {1.0, 2.0}); }), "larger"));
 }
 
-TEST_CASE("means forget, and of a signal that is not positive there is no scale") {
+TEST_CASE("noise means forget, and need a positive signal") {
   GradientNoiseMean mean;
   CHECK(!mean.scale());
   mean.add({6.0, -1.0});
@@ -82,7 +82,7 @@ void check_lines(const Config& config, size_t count, double samples) {
   }
 }
 
-TEST_CASE("a window of several batches has its noise in the log, also when it was stopped within") {
+TEST_CASE("a window of several batches logs its noise") {
   const test::ScratchDirectory scratch;
   Config config = logged_config(scratch, 6);
   test::train_here(config);

@@ -47,7 +47,7 @@ std::vector<int32_t> graph_starts_of(const Batch& batch) {
 
 const std::vector<Sample> kThreeGraphs{{0, 0, 0}, {1, 1, 0}, {0, 2, 0}}, kOneGraph{{1, 2, 0}};
 
-TEST_CASE("a batch has starts of graphs where they are asked for, and else its bytes of before") {
+TEST_CASE("a batch has graph starts only where asked for") {
   const StartedWaves w;
   const BatchShape three = w.task.shape("train", kThreeGraphs);
   CHECK(three.graphs == 3);

@@ -200,7 +200,7 @@ TEST_CASE("the peak of a history that is complete, worked out by hand") {
   CHECK(timeline.samples.back().event == 11);
 }
 
-TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
+TEST_CASE("a truncated history takes the peak from the snapshot") {
   MemoryHistory history = small_history();
   history.events.erase(history.events.begin(), history.events.begin() + 4);
   history.dropped = 4;
@@ -225,7 +225,7 @@ TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
   }
 }
 
-TEST_CASE("forwards from the first event and back from the snapshot, a peak is the same") {
+TEST_CASE("a peak is equal computed forward and backward") {
   HistoryFixture f(1'000'000);
   f.work(7, 2000);
   f.held.resize(15);
@@ -249,7 +249,7 @@ TEST_CASE("forwards from the first event and back from the snapshot, a peak is t
   CHECK(backwards.mapped == forwards.mapped);
 }
 
-TEST_CASE("a thinned curve keeps the highest, the lowest and the last of each short time") {
+TEST_CASE("a thinned curve keeps its extremes and the last value") {
   constexpr int kTimes = 20;
   MemoryHistory history;
   int64_t address = 0;
@@ -287,7 +287,7 @@ TEST_CASE("a thinned curve keeps the highest, the lowest and the last of each sh
   }
 }
 
-TEST_CASE("HTML: one file that loads nothing, and in which no name can be markup") {
+TEST_CASE("HTML: one file that loads nothing, with names escaped") {
   MemoryHistory history = small_history();
   history.names[1] = "</script><script>alert(1)</script>";
   history.names[2] = "<img src=x onerror=\"alert('2')\">& \xff";
@@ -342,7 +342,7 @@ TEST_CASE("HTML: the numbers are in its data") {
   CHECK(data.at("stats").at("internal_fragmentation") == 412);
 }
 
-TEST_CASE("HTML: a million events, and half a million blocks in use, make a small page soon") {
+TEST_CASE("HTML: a million events make a small page soon") {
   constexpr int64_t kEvents = 1'000'000;
   MemoryHistory history;
   for (int i = 0; i < 60'000; ++i)

@@ -69,7 +69,7 @@ TEST_CASE("the largest samples have as many edges as the largest batch") {
   }
 }
 
-TEST_CASE("no batch of a window is larger than the largest, or smaller than the smallest") {
+TEST_CASE("the largest batch bounds every batch of a window") {
   for (const int64_t frames : {2, 3, 6}) {
     PlannedWaves w(frames);
     const Sampler sampler(w.task, "train", 5);

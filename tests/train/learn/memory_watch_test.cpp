@@ -16,7 +16,7 @@ MemoryStats epoch_of(int64_t most_allocated, int64_t most_reserved) {
   return stats;
 }
 
-TEST_CASE("the epoch line says what is in use, held, at most and left, in GiB") {
+TEST_CASE("the epoch line has memory in use, held and left") {
   MemoryWatch watch;
   const MemoryWatch::Epoch epoch = watch.end_epoch(3, epoch_of(3 * kGiB, 4 * kGiB));
   CHECK(epoch.line ==
@@ -33,7 +33,7 @@ TEST_CASE("a line is news when one of its figures has changed") {
   CHECK(watch.end_epoch(4, epoch_of(kGiB, kGiB)).changed);
 }
 
-TEST_CASE("an alarm comes when fragmentation grows over the epochs, once for each step of growth") {
+TEST_CASE("an alarm comes when fragmentation grows over epochs") {
   MemoryWatch watch;
   const auto alarm = [&](int64_t number, double waste) {
     const auto reserved = static_cast<int64_t>(kGiB / (1.0 - waste));

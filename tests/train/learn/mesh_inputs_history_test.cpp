@@ -51,7 +51,7 @@ struct HistoryCase {
   }
 };
 
-TEST_CASE("history: the value and the last changes, or the last changes alone, latest first") {
+TEST_CASE("history: inputs are the last changes, latest first") {
   HistoryCase c;
   for (const Prediction predict : kBoth) {
     const bool second = predict == Prediction::second_change;
@@ -100,7 +100,7 @@ struct Sums {
   double deviation() const { return std::sqrt(squares / count); }
 };
 
-TEST_CASE("history: noise is a random walk that ends with the whole deviation") {
+TEST_CASE("history: noise is a random walk") {
   HistoryCase c;
   const NoiseOptions noise{.deviation = 0.3, .gamma = 0.25, .seed = 7};
   for (const Prediction predict : kBoth) {
@@ -154,9 +154,7 @@ TEST_CASE("history: noise is a random walk that ends with the whole deviation") 
   }
 }
 
-TEST_CASE(
-    "history: the latest frame's noise without history is what it was; columns of changes have their own "
-    "scale") {
+TEST_CASE("history: columns of changes have their own scale") {
   HistoryCase c;
   const Normalizers one = c.task(Prediction::change, 1).mesh().dataset_normalizers({});
   const Normalizers three = c.task(Prediction::change).mesh().dataset_normalizers({});
@@ -170,7 +168,7 @@ TEST_CASE(
     CHECK(second.nodes.standard_deviation(column) == doctest::Approx(change));
 }
 
-TEST_CASE("history: a rollout feeds its predictions back as earlier frames, and the run resumes") {
+TEST_CASE("history: a rollout feeds predictions back") {
   for (const Prediction predict : kBoth) {
     const test::ScratchDirectory scratch;
     Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 8));

@@ -101,7 +101,7 @@ Config moving_run(const Moving& data, Prediction predict) {
   return config;
 }
 
-TEST_CASE("edges read current positions with their noise, then positions at rest; targets are their change") {
+TEST_CASE("edges read current positions with their noise") {
   const Moving flag("flag");
   const Dataset dataset = flag.dataset();
   constexpr double kNoise = 0.01, kGamma = 0.1;
@@ -139,7 +139,7 @@ TEST_CASE("edges read current positions with their noise, then positions at rest
   }
 }
 
-TEST_CASE("a static field of positions, or one that is not predicted, comes from the data") {
+TEST_CASE("a static field of positions comes from the data") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   DataConfig config = moving_config(Prediction::change);
@@ -155,7 +155,7 @@ TEST_CASE("a static field of positions, or one that is not predicted, comes from
   CHECK(task.mesh().fields.given_inputs() == std::vector<std::string>{"world_pos"});
 }
 
-TEST_CASE("statistics of current positions are over all trajectories and frames of a small data set") {
+TEST_CASE("statistics of current positions cover a small data set") {
   const Moving flag("flag");
   const Dataset dataset = flag.dataset();
   const MeshDynamics task(dataset, moving_config(Prediction::change));
@@ -179,7 +179,7 @@ TEST_CASE("statistics of current positions are over all trajectories and frames 
   }
 }
 
-TEST_CASE("nodes of kinematic types read their next change and follow the data") {
+TEST_CASE("kinematic nodes read their next change") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   DataConfig data = moving_config(Prediction::change);
@@ -243,7 +243,7 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
                  "[data.kinematic_types] needed types that are not predicted, got 0"));
 }
 
-TEST_CASE("MeshPredictor takes the next positions of kinematic nodes step by step") {
+TEST_CASE("MeshPredictor takes positions of kinematic nodes") {
   const Moving plate("plate");
   Config config = moving_run(plate, Prediction::change);
   config.data.kinematic_types = {1};
@@ -271,7 +271,7 @@ TEST_CASE("MeshPredictor takes the next positions of kinematic nodes step by ste
            });
 }
 
-TEST_CASE("a rollout takes the positions of kinematic nodes from the data, and no other field") {
+TEST_CASE("a rollout takes only kinematic positions from the data") {
   const Moving plate("plate");
   Config config = moving_run(plate, Prediction::change);
   config.data.kinematic_types = {1};
@@ -290,7 +290,7 @@ TEST_CASE("a rollout takes the positions of kinematic nodes from the data, and n
            });
 }
 
-TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files have the moved points") {
+TEST_CASE("a rollout moves the mesh") {
   for (const Prediction predict : {Prediction::second_change, Prediction::change}) {
     const Moving data(predict == Prediction::change ? "plate" : "flag");
     const Config config = moving_run(data, predict);
@@ -324,7 +324,7 @@ TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files 
   }
 }
 
-TEST_CASE("a target of data.value_targets is predicted as its next value") {
+TEST_CASE("a target of data.value_targets is its next value") {
   const Moving data("plate");
   const Dataset dataset = data.dataset();
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
@@ -366,7 +366,7 @@ TEST_CASE("a target of data.value_targets is predicted as its next value") {
   }
 }
 
-TEST_CASE("a plate trains with its stress as a value, and the run resumes to the same bits") {
+TEST_CASE("a plate trains with its stress as a value") {
   const Moving data("plate");
   Config config = moving_run(data, Prediction::change);
   config.data.targets = {"world_pos", "stress"};
@@ -388,7 +388,7 @@ TEST_CASE("a plate trains with its stress as a value, and the run resumes to the
   CHECK(contains(message_of([&] { test::train_here(halves, true); }), "data.value_targets"));
 }
 
-TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, recorded or not") {
+TEST_CASE("MeshPredictor steps a moving mesh as a rollout does") {
   const Moving data("plate");
   const Config config = moving_run(data, Prediction::change);
   test::train_here(config);
@@ -410,7 +410,7 @@ TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, recorde
   CHECK(predictor.recorded_steps() == 4);
 }
 
-TEST_CASE("positions that are given: MeshPredictor lists them as an input, a plan without data has them") {
+TEST_CASE("given positions are an input of MeshPredictor and plan") {
   const Moving data("plate");
   Config config = moving_run(data, Prediction::change);
   config.data.targets = {"stress"};

@@ -117,8 +117,7 @@ Batch batch_of(DataFixture& f, const MeshDynamics& features, const std::vector<S
   return training_batch(Task(features), f.runtime, DType::f64, split, samples, noise, none, false);
 }
 
-TEST_CASE(
-    "inputs are fields in the order of the config, then the one-hot type; edges are relative positions") {
+TEST_CASE("inputs are fields in order, then the one-hot type") {
   DataFixture f;
   const MeshDynamics features(f.dataset, hand_config());
   REQUIRE(features.mesh().fields.node_inputs == 1 + 2 + 9);
@@ -187,7 +186,7 @@ TEST_CASE("the change and its noise: input + n, target - gamma n") {
   CHECK(noise_on(f, {0.5, 1, 11}, sample, 0, 0) != noise_on(f, {0.5, 1, 11}, {0, 2, 5}, 0, 0));
 }
 
-TEST_CASE("noise per field: each its own deviation, none where none is named, and in the normalisers") {
+TEST_CASE("noise of each field has its own deviation") {
   DataFixture f;
   DataConfig config = hand_config();
   config.targets = {"p", "v"};
@@ -220,7 +219,7 @@ TEST_CASE("noise per field: each its own deviation, none where none is named, an
   CHECK(noisy.standard_deviation(1) == quiet.standard_deviation(1));
 }
 
-TEST_CASE("the second change: the input is the last change, the target takes (1 + gamma) of the noise") {
+TEST_CASE("a second change takes (1 + gamma) of the noise") {
   DataFixture f;
   const MeshDynamics features(f.dataset, hand_config(Prediction::second_change));
   const Sample sample{0, 3, 0};
@@ -245,7 +244,7 @@ std::pair<double, double> two_pass(const std::vector<double>& values) {
   return {mean, std::sqrt(squares / static_cast<double>(values.size()))};
 }
 
-TEST_CASE("normalisers of the data set: fields over all nodes, targets over predicted ones, with the noise") {
+TEST_CASE("normalisers of the data set include the noise") {
   DataFixture f;
   const auto change = [](int64_t t, int64_t n, int64_t c) {
     return velocity(t + 1, n, c) - velocity(t, n, c);
@@ -275,7 +274,7 @@ TEST_CASE("normalisers of the data set: fields over all nodes, targets over pred
   CHECK(second.targets.standard_deviation(1) == doctest::Approx(std::hypot(two_pass(seconds).second, 3.0)));
 }
 
-TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes only") {
+TEST_CASE("a prediction is in the field's unit on predicted nodes") {
   DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const MeshDynamics features(f.dataset, hand_config(predict));
@@ -354,7 +353,7 @@ TEST_CASE("a batch is its samples one behind the other") {
   CHECK(both.graph.nodes == static_cast<int64_t>(nodes));
 }
 
-TEST_CASE("an online normaliser equals two passes over all rows, and a constant column stays finite") {
+TEST_CASE("an online normaliser equals two passes") {
   std::mt19937 random(8);
   std::normal_distribution<double> draw(1e6, 1e-2);  // where a sum of squares would cancel
   Normalizer normalizer(3);
@@ -382,7 +381,7 @@ TEST_CASE("an online normaliser equals two passes over all rows, and a constant 
   CHECK(row[1] == 42.0);
 }
 
-TEST_CASE("a learning batch adds its rows before it is normalised, others add none") {
+TEST_CASE("a learning batch adds its rows before it is normalised") {
   DataFixture f;
   const MeshDynamics features(f.dataset, hand_config());
   Normalizers learned = features.mesh().online_normalizers();
@@ -410,7 +409,7 @@ TEST_CASE("fields and types that do not exist are named") {
   CHECK(test::contains(message_of([&] { MeshDynamics(f.dataset, config); }), "[data.node_types]"));
 }
 
-TEST_CASE("every pass of the sampler visits every frame once, in another order") {
+TEST_CASE("every pass of the sampler visits every frame once") {
   DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const Sampler sampler(Task(MeshDynamics(f.dataset, hand_config(predict))), "valid", 5);

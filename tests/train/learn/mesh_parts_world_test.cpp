@@ -55,7 +55,7 @@ void check_same_run(const Config& config, const TrainResult& result, const Confi
   CHECK(result.state.last_valid_rollout == doctest::Approx(expected.state.last_valid_rollout).epsilon(2e-4));
 }
 
-TEST_CASE("ranks, and parts in turn, train and roll out meshes with world edges as one process does") {
+TEST_CASE("ranks and parts in turn train meshes with world edges") {
   const Moving plate("plate");
   const Config whole = with(plate, "whole");
   const TrainResult expected = test::train_here(whole);

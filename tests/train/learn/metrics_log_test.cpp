@@ -50,7 +50,7 @@ TEST_CASE("doubles read back bit for bit") {
   CHECK(different == 0);
 }
 
-TEST_CASE("resuming drops what the resumed run will repeat, and an incomplete line") {
+TEST_CASE("resuming drops repeated and incomplete lines") {
   const ScratchDirectory scratch;
   const std::filesystem::path path = scratch.path / "m.jsonl";
   {
@@ -73,7 +73,7 @@ TEST_CASE("resuming drops what the resumed run will repeat, and an incomplete li
   CHECK(read_text(path).empty());
 }
 
-TEST_CASE("a damaged line loses that line only, also when the log is resumed") {
+TEST_CASE("a damaged line of the log loses only that line") {
   const ScratchDirectory scratch;
   const std::filesystem::path path = scratch.path / "m.jsonl";
   std::ofstream(path) << R"({"step": 1, "loss": 2}
@@ -108,7 +108,7 @@ TEST_CASE("reading: null is NaN, booleans are numbers") {
   CHECK_THROWS_AS(read_metrics(scratch.path / "absent"), DataError);
 }
 
-TEST_CASE("a log that cannot be written and a row without a step are refused") {
+TEST_CASE("a log that cannot be written is refused") {
   const ScratchDirectory scratch;
   CHECK_THROWS_WITH_AS(MetricsLog::create(scratch.path / "absent" / "m"), doctest::Contains("fix: "),
                        DataError);

@@ -26,7 +26,7 @@ NpzArrays triangle() {
   return test::graph_arrays<int32_t>({0, 1, 1, 2, 2, 0, 0, 2}, {1, 2, 3, 4, 5, 6}, {2, 0, 1}, {1, 2, 1});
 }
 
-TEST_CASE("a batch of a graph by hand: features, labels, the split's nodes") {
+TEST_CASE("a graph's batch by hand: features, labels, split") {
   const ScratchDirectory scratch;
   const Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
   const Task task = make_task(config, Dataset::open(config.data.path));
@@ -58,7 +58,7 @@ TEST_CASE("a batch of a graph by hand: features, labels, the split's nodes") {
   CHECK(std::vector<int32_t>(senders.begin(), senders.end()) == std::vector<int32_t>{2, 0, 0, 1, 5, 3, 3, 4});
 }
 
-TEST_CASE("what is no single graph with classes is refused, with the key") {
+TEST_CASE("data of several graphs or no classes is refused") {
   const ScratchDirectory scratch;
   Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
   const auto refused = [&](const NpzArrays& arrays) {
@@ -98,7 +98,7 @@ TEST_CASE("what is no single graph with classes is refused, with the key") {
       contains(message_of([&] { make_task(config, Dataset::open(meshes)); }), "[task.name] needed data of"));
 }
 
-TEST_CASE("keys of meshes are refused beside classes of nodes, and data.node_split beside meshes") {
+TEST_CASE("keys of meshes are refused for node classes") {
   const ScratchDirectory scratch;
   Config config = test::class_config(scratch.path, "graph.mgd");
   CHECK(message_of([&] { check_config(config); }).empty());
@@ -109,7 +109,7 @@ TEST_CASE("keys of meshes are refused beside classes of nodes, and data.node_spl
   CHECK(contains(message_of([&] { check_config(config); }), "[data.node_split]"));
 }
 
-TEST_CASE("a run on two rings learns them, and a resumed run has its bits") {
+TEST_CASE("a run on two rings learns them and resumes") {
   const ScratchDirectory scratch;
   Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
   const TrainResult straight = test::train_here(config);
@@ -147,7 +147,7 @@ TEST_CASE("a run on two rings in 16 bits learns them") {
   CHECK(result.metrics.at(1).value < 0.6);
 }
 
-TEST_CASE("two ranks that compute the graph once each leave the bits of one rank") {
+TEST_CASE("two ranks on one graph have the bits of one rank") {
   const ScratchDirectory scratch;
   Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
   config.train.steps = 4;
@@ -177,8 +177,7 @@ TEST_CASE("recomputed segments leave the bits of a run on a graph") {
   CHECK(test::tensors_of(config) == plain);
 }
 
-TEST_CASE("a device trains on a graph as the CPU does, captured and resumed alike" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device trains on a graph as the CPU does" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   Config config = test::class_config(scratch.path, test::pack_rings(scratch.path, 12));
   config.train.steps = 4;

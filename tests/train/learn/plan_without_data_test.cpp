@@ -33,7 +33,7 @@ Config config_of(const ScratchDirectory& scratch, const char* device, DType prec
   return config;
 }
 
-TEST_CASE("a plan from the sizes of a mesh is the plan of a packed file of these sizes") {
+TEST_CASE("a plan from sizes is the plan of such a file") {
   const ScratchDirectory scratch;
   for (const char* device : {"cpu", "cuda"}) {
     for (const DType precision : {DType::f32, DType::f16}) {
@@ -61,7 +61,7 @@ TEST_CASE("a plan from the sizes of a mesh is the plan of a packed file of these
   }
 }
 
-TEST_CASE("a plan for a GPU runs the kernels' host code, in a build without CUDA, too") {
+TEST_CASE("a plan for a GPU needs no build with CUDA") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch, "cuda", DType::f16);
   const PlanOptions options{.device_memory = kMemory, .mesh = PlannedMesh{.nodes = 2000, .edges = 12000}};
@@ -83,7 +83,7 @@ TEST_CASE("a plan for a GPU runs the kernels' host code, in a build without CUDA
   CHECK(by_ops.bound->work.bytes > 2.0 * fused.bound->work.bytes);
 }
 
-TEST_CASE("a mesh that cannot be is refused, and values of planned data cannot be read") {
+TEST_CASE("a plan of an impossible mesh is refused") {
   const ScratchDirectory scratch;
   const Config config = config_of(scratch, "cpu", DType::f32);
   const auto plan = [&](PlannedMesh mesh, PlanMode mode = PlanMode::predicted) {
@@ -145,7 +145,7 @@ TEST_CASE("kernel calls of a planned step, counted by hand") {
   CHECK(works_of(probe.kernel_calls(config, shape), "edge_update_forward").size() > 3);
 }
 
-TEST_CASE("a dry run has the kernel calls of the step that it stands for") {
+TEST_CASE("a dry run has the kernel calls of its step") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch, "cpu", DType::f32);
   config.unroll.steps = 2;
@@ -170,7 +170,7 @@ TEST_CASE("a dry run has the kernel calls of the step that it stands for") {
   }
 }
 
-TEST_CASE("the bound of a step follows the GPU's peaks and what is recomputed") {
+TEST_CASE("the bound of a step follows the GPU's peaks") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch, "cuda", DType::f16);
   config.model.width = 128;
@@ -193,7 +193,7 @@ TEST_CASE("the bound of a step follows the GPU's peaks and what is recomputed") 
   CHECK(h200.choices[0].bound->ms > h200.choices[2].bound->ms);        // in f32
 }
 
-TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memory") {
+TEST_CASE("meshgrad plan --nodes --edges plans for a GPU") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch, "cuda", DType::f16);
   config.data.path.clear();

@@ -31,7 +31,7 @@ Config config_of(const fs::path& folder, const fs::path& data, DType precision) 
 
 // 30 steps of Adam move the weights by 30 learning rates at most, whatever the precision; what differs is the
 // rounding of each loss and the side of relu on which a few pre-activations fall.
-TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 master weights") {
+TEST_CASE("the CPU learns in 16 bits what it learns in f32") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   std::map<DType, std::vector<double>> valid;  // of each seed
@@ -74,7 +74,7 @@ TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and ke
   }
 }
 
-TEST_CASE("a run in 16 bits does not depend on threads, nor on being stopped and resumed") {
+TEST_CASE("a run in 16 bits does not depend on threads or stops") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   for (const DType precision : {DType::f16, DType::bf16}) {
@@ -114,7 +114,7 @@ int64_t kept_by_forward(Device device, DType precision, ComputePath path, const 
   return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
 }
 
-TEST_CASE("activations in 16 bits take half the bytes of those in f32, to the byte") {
+TEST_CASE("activations in 16 bits take half the bytes of f32") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path, 5, 4);
   std::vector<Device> devices{Device{}};
@@ -129,7 +129,7 @@ TEST_CASE("activations in 16 bits take half the bytes of those in f32, to the by
   }
 }
 
-TEST_CASE("a run whose loss scale rises and overflows again is the same after any stop, within windows too") {
+TEST_CASE("a run with a changing loss scale survives any stop") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch.path, test::pack_waves(scratch.path), DType::f16);
   config.loss_scale.rule = {.initial = 1e9, .growth = 4.0, .interval = 3, .cap = 1e12, .hysteresis = 2};
@@ -152,7 +152,7 @@ TEST_CASE("a run whose loss scale rises and overflows again is the same after an
   CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(scratch.path / "straight"));
 }
 
-TEST_CASE("gradients that are freed between windows leave the same run, and no bytes") {
+TEST_CASE("gradients freed between windows leave the same run") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   for (const DType precision : {DType::f32, DType::f16}) {
@@ -190,7 +190,7 @@ TEST_CASE("gradients that are freed between windows leave the same run, and no b
   }
 }
 
-TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of it") {
+TEST_CASE("a run in 16 bits says once what is stored how") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path, 4, 6);
   for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
@@ -212,7 +212,7 @@ TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of
   }
 }
 
-TEST_CASE("what f16 cannot hold skips steps and lowers the loss scale; parameters stay") {
+TEST_CASE("f16 overflows skip steps and lower the loss scale") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch.path, test::pack_waves(scratch.path), DType::f16);
   config.train.noise = 1e6;
@@ -223,7 +223,7 @@ TEST_CASE("what f16 cannot hold skips steps and lowers the loss scale; parameter
   CHECK(state.optimizer.steps == 0);
 }
 
-TEST_CASE("tf32 and wgmma say what they do on this device, and change nothing on the CPU") {
+TEST_CASE("tf32 and wgmma say what they do on this device") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch.path, test::pack_waves(scratch.path), DType::f32);
   config.train.steps = 2;

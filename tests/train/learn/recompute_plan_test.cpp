@@ -52,7 +52,7 @@ void for_all_ways(std::span<const StageCost> costs, std::vector<RecomputedStages
   }
 }
 
-TEST_CASE("the planner finds what trying all ways finds, on up to 8 stages and any budget") {
+TEST_CASE("the planner matches a search of all plans") {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const auto stages = static_cast<int64_t>(1 + seed % 8);
     const std::vector<StageCost> costs = random_costs(seed, stages, seed % 3 == 0);
@@ -80,7 +80,7 @@ TEST_CASE("the planner finds what trying all ways finds, on up to 8 stages and a
   }
 }
 
-TEST_CASE("no uniform choice is faster in as much memory, and planning 15 blocks takes milliseconds") {
+TEST_CASE("the plan beats uniform choices, and takes milliseconds") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const std::vector<StageCost> costs = random_costs(100 + seed, 17, true);
     for (int64_t every = 1; every <= 17; ++every) {
@@ -98,7 +98,7 @@ TEST_CASE("no uniform choice is faster in as much memory, and planning 15 blocks
   }
 }
 
-TEST_CASE("what may not be recomputed is not, and nothing is when all fits") {
+TEST_CASE("stages that may not be recomputed are not") {
   std::vector<StageCost> costs = random_costs(7, 8, true);
   costs[3].may_recompute = false;
   const auto tight = plan_recomputation(costs, least_budget(costs));

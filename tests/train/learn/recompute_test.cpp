@@ -70,7 +70,7 @@ Config with(Config config, const std::string& name, RecomputeMode mode,
   return config;
 }
 
-TEST_CASE("a run is the same to the last bit with recomputation, which may change at a resume") {
+TEST_CASE("a recomputed run has the same bits") {
   for (const DType precision : {DType::f32, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       const ScratchDirectory scratch;
@@ -114,7 +114,7 @@ Config deep_config(const std::filesystem::path& folder) {
   return config;
 }
 
-TEST_CASE("a run that does not fit says that recomputation helps, and then it fits") {
+TEST_CASE("a run that does not fit says that recomputation helps") {
   const ScratchDirectory scratch;
   Config config = deep_config(scratch.path);
   const auto peak = [&](const Config& one) {
@@ -138,9 +138,7 @@ TEST_CASE("a run that does not fit says that recomputation helps, and then it fi
   }
 }
 
-TEST_CASE(
-    "a budget is kept to, by what is fastest within it; what is too small is an error that says what is "
-    "not") {
+TEST_CASE("a budget is kept to by the fastest plan") {
   const ScratchDirectory scratch;
   Config config = deep_config(scratch.path);
   /// What steps take beside what the run keeps.
@@ -174,7 +172,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("auto recomputes nothing if everything fits, and enough otherwise") {
+TEST_CASE("auto recomputes only as much as needed") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
   config.model.width = 32;
@@ -242,8 +240,7 @@ TEST_CASE("a run says what it recomputes") {
                    "processor.0..processor.1, processor.2..processor.3") == 1);
 }
 
-TEST_CASE("on a device, captured or not, a run with recomputation is the same to the last bit" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a recomputed run on a device has the same bits" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 6));
   config.run.device = "cuda";

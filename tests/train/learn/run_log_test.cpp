@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("the data of a run are found from any folder, where its run.dir is relative") {
+TEST_CASE("a run's data is found from any folder") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.run.dir = "runs/a";
@@ -47,7 +47,7 @@ TEST_CASE("the data of a run are found from any folder, where its run.dir is rel
                 lost.err);
 }
 
-TEST_CASE("a run says its schedule at the start, and a finished one that there is nothing to do") {
+TEST_CASE("a run says its schedule at the start") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 2;
@@ -67,7 +67,7 @@ TEST_CASE("a run says its schedule at the start, and a finished one that there i
   CHECK_FALSE(contains(again.out, "step time"));
 }
 
-TEST_CASE("a loss curve that cannot be written does not change how a run ends") {
+TEST_CASE("a loss curve that cannot be written changes nothing") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 1;

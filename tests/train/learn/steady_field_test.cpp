@@ -20,7 +20,7 @@ using test::kSide;
 using test::message_of;
 using test::steady_config;
 
-TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the inputs alone") {
+TEST_CASE("a batch has each mesh's fields, noise only in inputs") {
   const test::ScratchDirectory scratch;
   Config config = steady_config(scratch.path);
   config.data.inputs = {"g", "load"};
@@ -51,8 +51,7 @@ TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the i
   }
 }
 
-TEST_CASE(
-    "a run learns a steady field, resumes to the same bits, and reports its error per field in its unit") {
+TEST_CASE("a run learns a steady field and resumes") {
   const test::ScratchDirectory scratch;
   Config config = steady_config(scratch.path);
   test::train_here(config);
@@ -100,7 +99,7 @@ TEST_CASE(
   CHECK(test::checkpoint_bytes(config.run.dir, "last") == straight);
 }
 
-TEST_CASE("evaluate prints fields as JSON; predict writes VTU; rollout names the other command") {
+TEST_CASE("evaluate prints JSON, and predict writes VTU") {
   const test::ScratchDirectory scratch;
   Config config = steady_config(scratch.path);
   config.train.steps = 5;

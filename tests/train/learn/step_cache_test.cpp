@@ -101,7 +101,7 @@ TEST_CASE("a steady step on one thread makes no system call") {
   CHECK(system_calls(steady, 20) == none);
 }
 
-TEST_CASE("a steady step makes no calls of the memory source and waits for no lock") {
+TEST_CASE("a steady step calls neither memory source nor lock") {
   struct Case {
     const char* what;
     int threads;

@@ -91,7 +91,7 @@ Config traced_config(const ScratchDirectory& scratch) {
   return config;
 }
 
-TEST_CASE("a trace has each phase of the step, with the stages and ops in it, and what was in use") {
+TEST_CASE("a trace has each phase, stage and op of the step") {
   const ScratchDirectory scratch;
   Config config = traced_config(scratch);
   const Json trace = traced(config, 2);
@@ -128,7 +128,7 @@ TEST_CASE("a trace has each phase of the step, with the stages and ops in it, an
   }
 }
 
-TEST_CASE("a trace marks recomputed segments and the stages that run again") {
+TEST_CASE("a trace marks recomputed segments") {
   const ScratchDirectory scratch;
   Config config = traced_config(scratch);
   config.train.validate_every = 0;
@@ -145,7 +145,7 @@ TEST_CASE("a trace marks recomputed segments and the stages that run again") {
   CHECK(marked == 2);
 }
 
-TEST_CASE("ranks are the processes of one trace, with their waits for each other") {
+TEST_CASE("ranks are the processes of one trace") {
   const ScratchDirectory scratch;
   Config config = traced_config(scratch);
   Json trace;
@@ -164,9 +164,7 @@ TEST_CASE("ranks are the processes of one trace, with their waits for each other
   }
 }
 
-TEST_CASE(
-    "on a GPU a trace has its launches, below the spans that launched them, and the prefetching thread" *
-    doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a GPU's trace has launches below their spans" * doctest::skip(cuda_devices().empty())) {
   bool prefetched = false;  // on a busy machine the thread may do nothing within a short step
   for (int attempt = 0; attempt < 20 && !prefetched; ++attempt) {
     const ScratchDirectory scratch;
@@ -224,7 +222,7 @@ StepTraceEvents small_events() {
   return events;
 }
 
-TEST_CASE("the form of a trace: microseconds since the beginning, launches in their place") {
+TEST_CASE("a trace counts microseconds since the beginning") {
   const std::string list = trace_json(small_events(), 1'000);
   const Json trace = Json::parse(trace_file(std::span(&list, 1)));
   std::string lines;

@@ -82,8 +82,7 @@ double largest_deviation(const std::vector<double>& a, const std::vector<double>
   return worst;
 }
 
-TEST_CASE("a device trains as the CPU does, fused and op by op; 16 bits follow f32" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device trains as the CPU does" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   const Config config = tiny_config(scratch.path);
   Config cpu = in(config, scratch.path, "cpu");
@@ -133,8 +132,7 @@ TEST_CASE("no step waits for the device" * doctest::skip(cuda_devices().empty())
   }
 }
 
-TEST_CASE("a run on a device that is stopped and resumed is the run without a break, captured or not" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a run on a device resumes to the same bits" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   for (const DType precision : {DType::f32, DType::f16}) {
     for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
@@ -165,8 +163,7 @@ TEST_CASE("a run on a device that is stopped and resumed is the run without a br
   }
 }
 
-TEST_CASE("captured steps give the losses of steps that are not, from one capture a class" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("captured steps give the losses of steps that are not" * doctest::skip(cuda_devices().empty())) {
   struct Model {
     const char* name;
     DType precision;
@@ -199,7 +196,7 @@ TEST_CASE("captured steps give the losses of steps that are not, from one captur
   }
 }
 
-TEST_CASE("classes halve the largest batch, and hold what they are chosen for") {
+TEST_CASE("batch classes halve the largest batch") {
   const BatchClasses classes({.nodes = 1000, .edges = 6001});
   CHECK(classes.class_of({.nodes = 1000, .edges = 6001}) == 0);
   CHECK(classes.class_of({.nodes = 500, .edges = 3001}) == 1);
@@ -268,8 +265,7 @@ TEST_CASE("classes beyond the bound give way to those used last" * doctest::skip
   CHECK(runtime.allocator().stats().allocated.current == before);
 }
 
-TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only skip" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a loss that is not finite stops the run on a device" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   Config config = tiny_config(scratch.path);
   config.train.steps = 30;

@@ -57,7 +57,7 @@ TEST_CASE("NaN in the data is refused when it is packed") {
   CHECK_FALSE(fs::exists(output));
 }
 
-TEST_CASE("a run is not overwritten, and not resumed as another model or on other data") {
+TEST_CASE("a run is neither overwritten nor resumed as another") {
   FaultFixture f;
   test::train_here(f.config);
   const std::string last = checkpoint_bytes(f.config.run.dir, "last");
@@ -106,7 +106,7 @@ TEST_CASE("a device that is not there exits 3") {
     check_fails({"train", f.file, "--set", "run.device=cuda"}, 3, {"cuda", "fix: "});
 }
 
-TEST_CASE("too little memory exits 1 with a report, and the checkpoint stays") {
+TEST_CASE("too little memory exits 1 and keeps the checkpoint") {
   FaultFixture f;
   test::pack_waves(f.scratch.path, 40, 6);
   f.config.model.width = 64;
@@ -119,7 +119,7 @@ TEST_CASE("too little memory exits 1 with a report, and the checkpoint stays") {
   f.check_resumable(last);
 }
 
-TEST_CASE("a checkpoint that may not grow exits 1, and the one before it stays") {
+TEST_CASE("a checkpoint that may not grow exits 1") {
   FaultFixture f;
   test::train_here(f.config);
   const std::string last = checkpoint_bytes(f.config.run.dir, "last");

@@ -44,7 +44,7 @@ struct MemoryFixture {
   }
 };
 
-TEST_CASE("what is alive after a step is the same after every step, and reserved memory does not creep") {
+TEST_CASE("memory after a step is the same after every step") {
   MemoryFixture f;
   f.config.train.validate_every = 2;
   f.config.train.checkpoint_every = 3;
@@ -86,7 +86,7 @@ std::vector<double> weights_of(const Config& config) {
   return all;
 }
 
-TEST_CASE("release_cached_every releases memory, and changes nothing else") {
+TEST_CASE("release_cached_every only releases memory") {
   MemoryFixture f;
   const Config plain = f.in("plain");
   Config releasing = f.in("releasing");
@@ -95,7 +95,7 @@ TEST_CASE("release_cached_every releases memory, and changes nothing else") {
   CHECK(weights_of(releasing) == weights_of(plain));
 }
 
-TEST_CASE("planned steps map little more than lives at once, and change nothing else") {
+TEST_CASE("planned steps map little more than their peak") {
   constexpr int64_t kPage = int64_t{2} << 20;
   MemoryFixture f(30);
   f.config.model.width = 64;
@@ -138,7 +138,7 @@ TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
   CHECK(test::count_of(metrics, "\"memory_headroom_bytes\"") == 5);
 }
 
-TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and doing it lets it go on") {
+TEST_CASE("a run short of memory goes on after the advised change") {
   MemoryFixture f(40);
   f.config.model.width = 64;
   f.config.train.steps = 2;
@@ -187,7 +187,7 @@ TEST_CASE("memory.history leaves its files, also when memory runs out") {
   CHECK(history["events"].back()["kind"] == "out_of_memory");
 }
 
-TEST_CASE("MESHGRAD_ALLOC_CONF is obeyed, and what is wrong with it is said") {
+TEST_CASE("MESHGRAD_ALLOC_CONF is obeyed and checked") {
   MemoryFixture f(30);
   const std::string file = test::write_config(f.scratch.path, f.config);
   const auto train_with = [&](const char* text) {

@@ -60,7 +60,7 @@ TEST_CASE("processes train the same bits as one, and say so once") {
   }
 }
 
-TEST_CASE("what every process gets wrong is told once, with the exit code of one process") {
+TEST_CASE("errors of every process are told once") {
   const ScratchDirectory scratch;
   Config config = test::processes_config(scratch.path);
   config.data.path = (scratch.path / "none.mgd").string();
@@ -132,7 +132,7 @@ TEST_CASE("one rank of the test below" * doctest::skip(std::getenv(kToldFile) ==
   ranks.leave();
 }
 
-TEST_CASE("a rank that waits for something else than MPI is told that another has left") {
+TEST_CASE("a rank not in MPI learns that another has left") {
   const ScratchDirectory scratch;
   const std::string file = scratch.path / "told";
   std::vector<std::string> words =
@@ -154,7 +154,7 @@ TEST_CASE("commands print the same under mpirun as on one process, once") {
   });
 }
 
-TEST_CASE("SIGTERM to any rank stops all with a checkpoint and exit code 75") {
+TEST_CASE("SIGTERM to any rank stops all with exit code 75") {
   for (const size_t rank : {size_t{0}, size_t{2}}) {
     EndlessRun run(1);
     kill(run.ranks[rank], SIGTERM);

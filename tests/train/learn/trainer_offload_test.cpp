@@ -83,7 +83,7 @@ TEST_CASE("a run with offloaded boundaries is bit-identical") {
   }
 }
 
-TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, as was planned") {
+TEST_CASE("offloading frees the boundaries' share of 15 blocks") {
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -169,8 +169,7 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
   }
 }
 
-TEST_CASE(
-    "the least that segments can take is what trying all ways finds, and a budget above it is kept to") {
+TEST_CASE("the least memory of segments matches a full search") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
   config.model.width = 16;

@@ -96,7 +96,7 @@ TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f32") {
   for (const int ranks : {2, 3, 4}) CHECK_MESSAGE(trained_tensors(ranks, scratch, config) == one, ranks);
 }
 
-TEST_CASE("ordered sums give the same bits on 1 and 3 ranks: sampled nodes, weights and a penalty") {
+TEST_CASE("ordered sums keep the bits: sampled nodes and penalty") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 10;
@@ -117,7 +117,7 @@ TEST_CASE("ordered sums give the same bits on 1 and 3 ranks: sampled nodes, weig
     CHECK(terms_on(3)[i] == doctest::Approx(terms_on(1)[i]).epsilon(1e-12));
 }
 
-TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f16, with skipped steps, clipped") {
+TEST_CASE("ordered sums keep the bits: f16 with skipped steps") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.precision = DType::f16;
@@ -140,7 +140,7 @@ TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f16, with ski
   }
 }
 
-TEST_CASE("ordered sums give the same bits while online normalisers learn") {
+TEST_CASE("ordered sums keep the bits: online normalisers") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 20;
@@ -175,7 +175,7 @@ double relative_deviation(const std::map<std::string, std::string>& a,
   return most / largest;
 }
 
-TEST_CASE("fast sums are those of one rank but for rounding, with and without accumulation") {
+TEST_CASE("fast sums are those of one rank, rounded") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.ranks.reduction = RankReduction::fast;
@@ -196,7 +196,7 @@ TEST_CASE("fast sums are those of one rank but for rounding, with and without ac
   }
 }
 
-TEST_CASE("gradients that leave during backward, also of recomputed, offloaded and unrolled steps") {
+TEST_CASE("gradients leave during backward") {
   const ScratchDirectory scratch;
   Config config = buckets_config(scratch.path, 6);
   config.optimizer.name = OptimizerKind::sgd;
@@ -220,7 +220,7 @@ TEST_CASE("gradients that leave during backward, also of recomputed, offloaded a
   CHECK(relative_deviation(on(2, "unrolled"), on(1, "unrolled_one")) <= 1e-6);
 }
 
-TEST_CASE("gradients leave while the backward pass still holds what it needs") {
+TEST_CASE("gradients leave before backward has freed its memory") {
   constexpr int kRanks = 2;
   constexpr int64_t kHalfBucket = 30'000;  // bytes: only gradients are larger
   const ScratchDirectory scratch;
@@ -255,7 +255,7 @@ TEST_CASE("gradients leave while the backward pass still holds what it needs") {
   }
 }
 
-TEST_CASE("frames and whole sequences that are recomputed send the same gradients") {
+TEST_CASE("recomputed frames and sequences send equal gradients") {
   const ScratchDirectory scratch;
   Config config = buckets_config(scratch.path, 3);
   config.train.log_every = 3;  // in step 2 gradients leave during the backward pass
@@ -280,7 +280,7 @@ TEST_CASE("frames and whole sequences that are recomputed send the same gradient
   CHECK(relative_deviation(on_two("two"), one) <= 1e-6);
 }
 
-TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: frames and whole sequences") {
+TEST_CASE("ordered sums keep the bits: frames and sequences") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 10;
@@ -294,7 +294,7 @@ TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: frames and wh
   }
 }
 
-TEST_CASE("ranks stop early at the same step, with the same means of weights") {
+TEST_CASE("ranks stop early at the same step") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.validate_every = 1;
@@ -310,7 +310,7 @@ TEST_CASE("ranks stop early at the same step, with the same means of weights") {
   CHECK(test::tensors_of(config) == tensors);
 }
 
-TEST_CASE("a run may go on with another number of ranks: stopped on any rank, the same bits") {
+TEST_CASE("a run may go on with another number of ranks") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 30;
@@ -331,7 +331,7 @@ TEST_CASE("a run may go on with another number of ranks: stopped on any rank, th
   CHECK(test::tensors_of(config) == straight);
 }
 
-TEST_CASE("a window that one process began is finished by rank 0 of several") {
+TEST_CASE("a window of one process is finished by several ranks") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.ranks.reduction = RankReduction::fast;
@@ -348,7 +348,7 @@ TEST_CASE("a window that one process began is finished by rank 0 of several") {
   CHECK(relative_deviation(test::tensors_of(config), straight) <= 1e-6);
 }
 
-TEST_CASE("a validation that is stopped on one rank is repeated by the resumed run") {
+TEST_CASE("a validation stopped on one rank is repeated") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 4;
@@ -379,7 +379,7 @@ TEST_CASE("rank 0 says what the ranks share, and whether it is enough") {
   CHECK(said("5 samples a step do not give 7 ranks one each"));
 }
 
-TEST_CASE("ranks with another configuration end with an error that says so") {
+TEST_CASE("ranks with different configurations name the key") {
   const ScratchDirectory scratch;
   const Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   const Endings endings = test::try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [&](Ranks& ranks) {
@@ -397,7 +397,7 @@ TEST_CASE("ranks with another configuration end with an error that says so") {
   for (const std::string& ending : endings) CHECK_MESSAGE(ending.find(named) != std::string::npos, ending);
 }
 
-TEST_CASE("wherever a rank is lost, the others end with an error, and the last checkpoint resumes") {
+TEST_CASE("a lost rank ends the others, and the run resumes") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 20;
@@ -416,7 +416,7 @@ TEST_CASE("wherever a rank is lost, the others end with an error, and the last c
   }
 }
 
-TEST_CASE("a loss that is not finite is one error, of the rank that searched it") {
+TEST_CASE("a loss that is not finite is the error of one rank") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
   config.optimizer.name = OptimizerKind::sgd;

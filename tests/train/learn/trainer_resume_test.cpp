@@ -60,7 +60,7 @@ std::set<int64_t> ten_calls(const Config& config, uint32_t seed) {
   return stops;
 }
 
-TEST_CASE("a run stopped at ten places is the run without a break: statistics of the data set") {
+TEST_CASE("a run stopped at ten places resumes: fixed normalisers") {
   const ScratchDirectory scratch;
   const Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   const fs::path straight = straight_run(scratch.path, config);
@@ -68,7 +68,7 @@ TEST_CASE("a run stopped at ten places is the run without a break: statistics of
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("a run stopped at ten places is the run without a break: online normalisers") {
+TEST_CASE("a run stopped at ten places resumes: online normalisers") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.normalize.mode = NormalizeMode::online;
@@ -82,7 +82,7 @@ TEST_CASE("a run stopped at ten places is the run without a break: online normal
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("a run stopped in its very last validation, and after it, is the run without a break") {
+TEST_CASE("a run stopped in its very last validation resumes") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 3;
@@ -100,7 +100,7 @@ TEST_CASE("a run stopped in its very last validation, and after it, is the run w
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("a run killed after a validation that it repeated has its line once") {
+TEST_CASE("a repeated validation has one line after a kill") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 12;
@@ -159,7 +159,7 @@ TEST_CASE("a run killed ten times is the run without a break") {
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("SIGTERM and SIGUSR1 end a run with a checkpoint and exit code 75") {
+TEST_CASE("SIGTERM and SIGUSR1 end a run with exit code 75") {
   for (const int signal_number : {SIGTERM, SIGUSR1}) {
     const ScratchDirectory scratch;
     Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));

@@ -63,7 +63,7 @@ int status_of_child(const std::function<void()>& body) {
   return status;
 }
 
-TEST_CASE("each of the stop signals ends a run with a checkpoint and exit code 75, and so do two at once") {
+TEST_CASE("each stop signal ends a run with exit code 75") {
   for (const auto& [first, second, gap] : {std::tuple{SIGINT, 0, 0ms},
                                            {SIGHUP, 0, 0ms},
                                            {SIGXCPU, 0, 0ms},
@@ -104,7 +104,7 @@ TEST_CASE("a second Ctrl-C after a moment ends the process at once") {
   CHECK(WTERMSIG(status) == SIGINT);
 }
 
-TEST_CASE("a signal that is ignored from the start, as under nohup, stays ignored") {
+TEST_CASE("a signal ignored from the start stays ignored") {
   const int status = status_of_child([] {
     signal(SIGHUP, SIG_IGN);
     cli::catch_stop_signals();

@@ -123,7 +123,7 @@ TEST_CASE("ranks of a host share the pages of the packed file") {
   CHECK_MESSAGE(3 * shared <= 2 * resident, shared << " of " << resident << " KiB");
 }
 
-TEST_CASE("SIGTERM to a rank that TCP connects stops all with a checkpoint and exit code 75") {
+TEST_CASE("SIGTERM to a rank on TCP stops all with exit code 75") {
   EndlessRun run("checkpoints/last.safetensors");
   run.ranks[1].send(SIGTERM);
   const std::vector<Outcome> outcomes = run.ranks.wait();
@@ -131,7 +131,7 @@ TEST_CASE("SIGTERM to a rank that TCP connects stops all with a checkpoint and e
   CHECK(outcomes[0].err.find("--resume continues") != std::string::npos);
 }
 
-TEST_CASE("a rank that is killed ends all that TCP connects, at any moment, not by the time-out") {
+TEST_CASE("a rank that is killed ends all that TCP connects") {
   std::mt19937 random(static_cast<unsigned>(std::chrono::steady_clock::now().time_since_epoch().count()));
   const char* const many = std::getenv("MESHGRAD_KILLS");  // scripts/nightly
   for (int attempt = 0; attempt < (many == nullptr ? 3 : std::atoi(many)); ++attempt) {
@@ -151,7 +151,7 @@ TEST_CASE("a rank that is killed ends all that TCP connects, at any moment, not 
   }
 }
 
-TEST_CASE("commands print the same on ranks that TCP connects as on one process, once") {
+TEST_CASE("commands on TCP ranks print once, as one process does") {
   const ScratchDirectory scratch;
   test::check_rank_commands(scratch.path, [](const test::RankCommand& command) {
     const std::vector<Outcome> outcomes = TcpRun(command.ranks, command.words).wait();
@@ -178,7 +178,7 @@ void check_close(const nlohmann::json& got, const nlohmann::json& expected, cons
   }
 }
 
-TEST_CASE("ranks that computed parts of meshes in training predict each mesh together") {
+TEST_CASE("ranks that trained in parts predict in parts") {
   const ScratchDirectory scratch;
   Config squares = test::steady_config(scratch.path);
   squares.run.dir = (scratch.path / "squares").string();
@@ -241,7 +241,7 @@ TEST_CASE("where rank 0 predicts alone, only it needs the run") {
   }
 }
 
-TEST_CASE("a run that does not exist is told once, by each command that predicts") {
+TEST_CASE("a run that does not exist is told once") {
   for (const char* command : {"evaluate", "rollout", "predict"}) {
     CAPTURE(command);
     const std::vector<Outcome> outcomes = TcpRun(2, {command, "runs/none"}).wait();

@@ -58,7 +58,7 @@ Config double_config(const fs::path& folder) {
   return config;
 }
 
-TEST_CASE("a configuration made in C++ is refused like a file's where its keys contradict each other") {
+TEST_CASE("a configuration made in C++ is checked like a file's") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.optimizer.momentum = 0.5;
@@ -69,7 +69,7 @@ TEST_CASE("a configuration made in C++ is refused like a file's where its keys c
   CHECK(test::contains(test::message_of([&] { test::train_here(config); }), text));
 }
 
-TEST_CASE("accumulation equals the large batch, with noise and meshes of two sizes") {
+TEST_CASE("accumulation equals the large batch") {
   const ScratchDirectory scratch;
   const Config config = double_config(scratch.path);
   const fs::path whole = checkpoint_of(config, scratch.path, 6, 1);
@@ -90,7 +90,7 @@ TEST_CASE("accumulation equals the large batch, with noise and meshes of two siz
   CHECK(deviation(whole, checkpoint_of(config, scratch.path, 5, 1), "model.") > 1e-6);
 }
 
-TEST_CASE("a pass over the data ends with a smaller window, that steps too") {
+TEST_CASE("a pass over the data ends with a smaller window") {
   const ScratchDirectory scratch;
   Config config = double_config(scratch.path);
   config.train.epochs = 1;  // 26 samples: 4 windows of 6 and one of 2

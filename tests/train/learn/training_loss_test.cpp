@@ -112,7 +112,7 @@ TEST_CASE("weights of fields and of node types") {
   CHECK(scaled[0] / scaled[1] == doctest::Approx(unscaled[0] / unscaled[1]).epsilon(1e-12));
 }
 
-TEST_CASE("the penalty of the predicted change is a second term of the sum") {
+TEST_CASE("the change penalty is a second term of the loss") {
   UnrollCase c({.precision = DType::f64});
   const Sample sample{0, 2, 0};
   LossConfig loss;
@@ -128,7 +128,7 @@ TEST_CASE("the penalty of the predicted change is a second term of the sum") {
   CHECK(terms[1] == loss_of_zero(c, loss, {sample})[1]);
 }
 
-TEST_CASE("gradients of an unrolled loss with every key are the finite differences") {
+TEST_CASE("gradients of an unrolled loss match differences") {
   for (const LossName name : {LossName::mse, LossName::huber, LossName::relative_l2}) {
     CAPTURE(static_cast<int>(name));
     UnrollCase c({.precision = DType::f64, .activation = Activation::tanh, .width = 3, .blocks = 1});
@@ -171,7 +171,7 @@ TEST_CASE("gradients of an unrolled loss with every key are the finite differenc
   }
 }
 
-TEST_CASE("an unrolled relative error is a share of the first target's size") {
+TEST_CASE("an unrolled relative error is a share of the first target") {
   UnrollCase c({.precision = DType::f64});
   LossConfig relative;
   relative.name = LossName::relative_l2;
@@ -205,7 +205,7 @@ TEST_CASE("validation counts all nodes, without the penalty") {
   CHECK(terms(task.for_validation()) == terms(Task(MeshDynamics(c.dataset, c.config.data, 1, plain))));
 }
 
-TEST_CASE("sampled nodes: the mean is that of all nodes, and its variance what the formula says") {
+TEST_CASE("sampled nodes have the mean of all nodes") {
   // Values of 50 nodes, of which 15 count each time: Var = (1 - n/N) S^2 / n, S^2 = sum (x - mean)^2 / (N -
   // 1).
   constexpr size_t kNodes = 50;
@@ -238,7 +238,7 @@ TEST_CASE("sampled nodes: the mean is that of all nodes, and its variance what t
     CHECK(std::abs(count - 0.3 * kVisits) < 5.0 * std::sqrt(0.3 * 0.7 * kVisits));
 }
 
-TEST_CASE("which nodes count depends on seed, sample and visit alone, and at least one does") {
+TEST_CASE("sampling depends only on seed, sample and visit") {
   std::vector<double> first(100), second(100);
   sample_nodes(0.25, 1, 2, 3, first);
   sample_nodes(0.25, 1, 2, 3, second);
@@ -282,7 +282,7 @@ Config everything(const test::ScratchDirectory& scratch) {
   return config;
 }
 
-TEST_CASE("the terms of the loss are logged, and recomputation and a stop change no bit") {
+TEST_CASE("loss terms are logged and survive recomputation") {
   const test::ScratchDirectory scratch;
   Config config = everything(scratch);
   test::train_here(config);

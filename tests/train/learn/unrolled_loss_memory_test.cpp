@@ -50,7 +50,7 @@ TEST_CASE("gradients are bit-identical whatever is recomputed") {
   }
 }
 
-TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of either once less") {
+TEST_CASE("unrolled frames are recomputed twice, single ones once") {
   UnrollCase c({});
   // Of one more frame: what a forward pass runs, and what runs again where it is a segment.
   const auto counts = [&](int64_t steps, SegmentUnit unit) {
@@ -79,7 +79,7 @@ TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of 
   CHECK(nine.recomputed < 2 * nine.forwards);
 }
 
-TEST_CASE("the memory law: a model a step without recomputation, a constant and little more with it") {
+TEST_CASE("unrolled memory grows by a constant when recomputed") {
   UnrollCase c({.width = 32, .blocks = 3, .side = 12, .frames = 40});
   const int64_t nodes = c.batch(1).graph.nodes;
   const int64_t state = nodes * c.features.mesh().fields.outputs * size_of(DType::f32);
@@ -108,7 +108,7 @@ TEST_CASE("the memory law: a model a step without recomputation, a constant and 
   CHECK(peak(25, SegmentUnit::sequence) - one < (peak(25, SegmentUnit::frame) - one) / 2);
 }
 
-TEST_CASE("a budget holds for all steps together, and auto does what it asks for") {
+TEST_CASE("a budget holds for all unrolled steps together") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 10));
   config.model.blocks = 6;

@@ -24,7 +24,7 @@ using test::UnrollCase;
 
 constexpr Prediction kPredictions[] = {Prediction::change, Prediction::second_change};
 
-TEST_CASE("a batch of several steps holds the data's frames behind the first, without noise") {
+TEST_CASE("an unrolled batch has later frames without noise") {
   for (const Prediction predict : kPredictions) {
     UnrollCase c({.predict = predict, .precision = DType::f64});
     const NoiseOptions noise{.deviation = 0.1, .gamma = 1.0, .seed = 3};
@@ -54,7 +54,7 @@ TEST_CASE("a batch of several steps holds the data's frames behind the first, wi
   }
 }
 
-TEST_CASE("online normalisers learn from the first step alone, and the ratio follows them") {
+TEST_CASE("online normalisers learn from the first step only") {
   UnrollCase c({.precision = DType::f64});
   Normalizers one = c.features.mesh().online_normalizers(), many = one;
   const auto learn = [&](Normalizers& normalizers, int64_t steps) {
@@ -100,7 +100,7 @@ std::vector<std::vector<double>> rollout_errors(UnrollCase& c, const Sample& sam
   return errors;
 }
 
-TEST_CASE("unrolled predictions are those of a rollout over the same frames") {
+TEST_CASE("unrolled predictions are those of a rollout") {
   constexpr int64_t kSteps = 5;
   const std::vector<Sample> samples{{0, 2, 0}, {1, 6, 0}};
   for (const Device device : devices()) {
@@ -139,7 +139,7 @@ TEST_CASE("unrolled predictions are those of a rollout over the same frames") {
   }
 }
 
-TEST_CASE("the first step's loss is that of a batch which is not unrolled") {
+TEST_CASE("the first step's loss is that of a single step") {
   for (const Prediction predict : kPredictions) {
     UnrollCase c({.predict = predict});
     std::vector<Tensor> errors;
@@ -217,7 +217,7 @@ TEST_CASE("a window's loss is the mean over its steps") {
   CHECK(logged == doctest::Approx(sum / count).epsilon(1e-6));
 }
 
-TEST_CASE("the sampler leaves the steps their frames, and says when there are too few") {
+TEST_CASE("the sampler leaves the unrolled steps their frames") {
   const ScratchDirectory scratch;
   const Dataset dataset = Dataset::open(test::pack_waves(scratch.path, 3, 6));
   const auto task = [&](Prediction predict, int64_t frames) {
@@ -237,7 +237,7 @@ TEST_CASE("the sampler leaves the steps their frames, and says when there are to
       message);
 }
 
-TEST_CASE("an unrolled run that was stopped is the run without a break, and its steps may not change") {
+TEST_CASE("an unrolled run resumes to the same bits") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
   config.unroll.steps = 3;
@@ -265,7 +265,7 @@ TEST_CASE("an unrolled run that was stopped is the run without a break, and its 
   CHECK(contains(message_of([&] { test::train_here(config, true); }), "[unroll.steps]"));
 }
 
-TEST_CASE("the first value that is not finite is found in a later step, too") {
+TEST_CASE("a bad value is found in a later unrolled step, too") {
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
     UnrollCase c({.precision = DType::f32, .device = device});
@@ -347,8 +347,7 @@ struct DeviceRuns {
   }
 };
 
-TEST_CASE("a device trains unrolled samples as the CPU does, captured or not, and goes on after a break" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device trains unrolled samples as the CPU does" * doctest::skip(cuda_devices().empty())) {
   DeviceRuns runs;
   constexpr Device kFirstGpu{DeviceKind::cuda, 0};
   const Config cpu = runs.named("cpu");

@@ -57,7 +57,7 @@ TEST_CASE("samples are batched in order, within a shape") {
   CHECK(batches_within({}, w.task, "train", {}).empty());
 }
 
-TEST_CASE("on the CPU a validation loss has the same bits however samples are batched") {
+TEST_CASE("a CPU validation loss is independent of the batching") {
   ValidatedWaves w;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -74,8 +74,7 @@ TEST_CASE("on the CPU a validation loss has the same bits however samples are ba
   }
 }
 
-TEST_CASE("on a device a validation loss depends on batches in its last bits at most" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device validation loss depends on batches by rounding" * doctest::skip(cuda_devices().empty())) {
   ValidatedWaves w;
   w.config.train.validate_samples = 0;
   const double cpu = w.loss({}, 1);

@@ -24,7 +24,7 @@ double rollout_error(const fs::path& checkpoint) {
   return result.dynamics.value().rollouts.back().fields.front().relative_l2;
 }
 
-TEST_CASE("the best checkpoint has the lowest error of rollouts, which is what evaluate finds") {
+TEST_CASE("the best checkpoint has the lowest rollout error") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 12;
@@ -102,7 +102,7 @@ TEST_CASE("horizons of the configuration and of the command") {
   CHECK(steps({"--horizons", "1,3"}) == std::vector<int64_t>{1, 3, 13});
 }
 
-TEST_CASE("noise of the only input is the noise of all, and noise that has risen is noise") {
+TEST_CASE("noise that has risen is reported as noise") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 6;

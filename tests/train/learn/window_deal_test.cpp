@@ -19,7 +19,7 @@ void check_complete(const WindowDeal& deal, size_t samples) {
   if (samples > 0) CHECK(*seen.rbegin() == static_cast<int64_t>(samples) - 1);
 }
 
-TEST_CASE("the largest samples are split first, each to the rank with the fewest edges") {
+TEST_CASE("the largest samples are assigned first") {
   const std::vector<int64_t> edges{3, 9, 5, 4, 2, 5};
   // 9 | 5 | 5, then 4 to the second (5 and 5 are equal: the first of them), 3 to the third, 2 to the third.
   CHECK(deal_largest_first(edges, 3) == WindowDeal{{1}, {2, 3}, {0, 4, 5}});
@@ -27,7 +27,7 @@ TEST_CASE("the largest samples are split first, each to the rank with the fewest
   CHECK(imbalance(edges, deal_largest_first(edges, 3)) == doctest::Approx(10.0 * 3 / 28));
 }
 
-TEST_CASE("in rounds, each rank gets one of every so many consecutive samples") {
+TEST_CASE("in rounds each rank gets one of consecutive samples") {
   const std::vector<int64_t> edges{1, 9, 8, 2, 5};
   // Round 1: the 9 to the first rank, the 1 to the second; round 2: the 8 to the second; round 3: loads
   // 11, 9.

@@ -100,8 +100,7 @@ std::string trained_free(const Moving& plate, const std::string& name) {
   return config.run.dir + "/checkpoints/last.safetensors";
 }
 
-TEST_CASE("a device finds the world edges of a batch, of noisy positions too, with the bits of the host" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device finds the world edges that the host finds" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = test::world_run(plate);
@@ -142,8 +141,7 @@ TEST_CASE("a device finds the world edges of a batch, of noisy positions too, wi
   }
 }
 
-TEST_CASE("a run on a device with world edges has the losses of the CPU; its step is captured once" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device run with world edges has the CPU's losses" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   const Config cpu = device_run(plate, "cpu");
   train_on({}, cpu);
@@ -169,8 +167,7 @@ TEST_CASE("a run on a device with world edges has the losses of the CPU; its ste
   }
 }
 
-TEST_CASE("world edges without room in training end the run on a device, too, and name the key" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("world edges without room end the run on a device" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   for (const DType precision : {DType::f32, DType::f16}) {
     for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
@@ -187,8 +184,7 @@ TEST_CASE("world edges without room in training end the run on a device, too, an
   }
 }
 
-TEST_CASE("predictions on a device have room for the world edges of any state, the bits of a rollout" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   const std::string checkpoint = trained_free(plate, "predicts");
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}}, on_host{RuntimeOptions{.threads = 1}};
@@ -228,8 +224,7 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
   CHECK(edges[2] < edges[1]);
 }
 
-TEST_CASE("MeshPredictor names the mesh with more world edges than any prediction may have" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("MeshPredictor names the mesh with too many world edges" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   const std::string checkpoint = trained_free(plate, "refuses");
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
@@ -238,8 +233,7 @@ TEST_CASE("MeshPredictor names the mesh with more world edges than any predictio
   CHECK(contains(error, "mesh 1"));
 }
 
-TEST_CASE("parts in turn on a device have the losses and rollouts of the whole mesh" *
-          doctest::skip(cuda_devices().empty())) {
+TEST_CASE("parts in turn on a device match the whole mesh" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   Config whole = device_run(plate, "whole"), turns = device_run(plate, "in_turn");
   for (Config* config : {&whole, &turns})
@@ -252,7 +246,7 @@ TEST_CASE("parts in turn on a device have the losses and rollouts of the whole m
   CHECK(result.state.last_valid_rollout == doctest::Approx(expected.state.last_valid_rollout).epsilon(2e-4));
 }
 
-TEST_CASE("the bound of a step counts the world edges of the data, at most the room for them") {
+TEST_CASE("the bound of a step counts the data's world edges") {
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = test::world_run(plate);

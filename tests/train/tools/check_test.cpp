@@ -124,7 +124,7 @@ TEST_CASE("a faster flow that stays fast is no jump") {
   CHECK(finding_at(summary.findings, "a.npz: frame 4", "times more than in the frames beside it") == nullptr);
 }
 
-TEST_CASE("a value that is not finite is an error, and ends the command with 1") {
+TEST_CASE("a value that is not finite is an error of check") {
   const ScratchDirectory scratch;
   Column valid = growing({1, 1, 1});
   valid[11] = std::numeric_limits<float>::quiet_NaN();
@@ -139,7 +139,7 @@ TEST_CASE("a value that is not finite is an error, and ends the command with 1")
   CHECK(contains(outcome.out, "error     [b.npz: frame 2] field u is not finite at node 1"));
 }
 
-TEST_CASE("cells in space: inverted tetrahedra and hexahedra, never surfaces") {
+TEST_CASE("inverted tetrahedra and hexahedra are found") {
   const std::vector<float> positions{0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1};
   const std::vector<int32_t> cells{0, 1, 2, 3, 4, 2, 1, 3, 0, 2, 1, 3};
   MeshView mesh;
@@ -156,7 +156,7 @@ TEST_CASE("cells in space: inverted tetrahedra and hexahedra, never surfaces") {
   CHECK(inverted_cells(mesh).count == 0);
 }
 
-TEST_CASE("what init writes for waves is checked, and trains as it stands") {
+TEST_CASE("the file that init writes for waves trains") {
   const ScratchDirectory scratch;
   const fs::path packed = test::pack_waves(scratch.path);
   const std::string path = (scratch.path / "config.toml").string();
@@ -196,7 +196,7 @@ TEST_CASE("what init writes for waves is checked, and trains as it stands") {
   CHECK(train.code == 0);
 }
 
-TEST_CASE("a folder that is not packed is packed beside itself by init, and for a while by check") {
+TEST_CASE("a folder is packed beside itself by init") {
   const ScratchDirectory scratch;
   test::pack_waves(scratch.path);
   fs::remove(scratch.path / "waves.mgd");
@@ -211,7 +211,7 @@ TEST_CASE("a folder that is not packed is packed beside itself by init, and for 
   CHECK(contains(run_meshgrad({"init", "--data", folder}).err, ".mgd is there already and is used"));
 }
 
-TEST_CASE("files that are not packed are checked under their own names, and leave nothing behind") {
+TEST_CASE("unpacked files are checked under their own names") {
   const ScratchDirectory scratch;
   test::NpzArrays arrays = test::square_arrays(12);
   arrays.erase("cells");
@@ -297,7 +297,7 @@ TEST_CASE("each target has noise by its own change") {
   CHECK(contains(to_toml(first), "noise = {\"u\" = "));
 }
 
-TEST_CASE("of a mesh that swings, init predicts positions and stress, and leaves the displacement out") {
+TEST_CASE("init predicts positions and stress of a swinging mesh") {
   const ScratchDirectory scratch;
   const fs::path path = scratch.path / "beam.mgd";
   PackedFileWriter writer(path, 2,
@@ -366,7 +366,7 @@ TEST_CASE("data without time become a steady field, and train") {
   CHECK(test::train_here(config).state.step == 5);
 }
 
-TEST_CASE("a configuration that does not fit its data is refused, or its findings are errors") {
+TEST_CASE("a configuration that does not fit its data is refused") {
   const ScratchDirectory scratch;
   const fs::path packed = test::pack_waves(scratch.path);
   Config config = test::small_config(scratch.path, packed);
@@ -391,7 +391,7 @@ TEST_CASE("a configuration that does not fit its data is refused, or its finding
   CHECK(finding_at(tight.findings, "train.noise", "train.noise is 100") != nullptr);
 }
 
-TEST_CASE("presets combine, a later one wins, and an unknown one is named") {
+TEST_CASE("presets combine, and a later one wins") {
   const Config config = with_presets(Config(), presets_named("reference,low-memory"));
   CHECK(config.model.width == 128);
   CHECK(config.train.batch == 1);
@@ -405,7 +405,7 @@ TEST_CASE("presets combine, a later one wins, and an unknown one is named") {
   }
 }
 
-TEST_CASE("options of other programs become ours, and what does not is listed") {
+TEST_CASE("options of other programs are imported or listed") {
   const ImportedConfig nemo = import_config(
       "# data\ndata_dir: ./raw\nbatch_size: 4\nlr: 0.0005  # start\nlr_decay_rate: 0.99\nmodel:\n"
       "  processor_size: 12\n  hidden_dim_processor: int = 64\namp: True\nepochs: some\n",

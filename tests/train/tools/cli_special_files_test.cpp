@@ -151,7 +151,7 @@ std::string overlapping_zip(int entries, uint32_t stored, uint32_t size) {
   return local + directory + end;
 }
 
-TEST_CASE("NPZ files that claim more than they can hold are refused before anything is read") {
+TEST_CASE("NPZ files that claim too much are refused unread") {
   const test::ScratchDirectory scratch;
   const fs::path path = scratch.path / "bomb.npz";
   const auto write = [&](const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; };

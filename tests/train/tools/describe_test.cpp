@@ -38,7 +38,7 @@ std::string unwrapped(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
+TEST_CASE("a trajectory in two splits is reported") {
   const ScratchDirectory scratch;
   fs::create_directories(scratch.path / "in");
   const std::string packed = (scratch.path / "a.mgd").string();
@@ -70,7 +70,7 @@ TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
   CHECK(contains(trained.err, "warning: " + leak));
 }
 
-TEST_CASE("a map is saved by convert and read again, and pairs of the line win over it") {
+TEST_CASE("a saved map is read again") {
   const ScratchDirectory scratch;
   test::NpzArrays arrays = test::square_arrays(3);
   arrays["xyz"] = std::move(arrays["mesh_pos"]);

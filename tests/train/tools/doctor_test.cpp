@@ -70,7 +70,7 @@ TEST_CASE("a run that is well passes seven checks") {
   }
 }
 
-TEST_CASE("what a small model leaves unused of the least memory that can be reserved is no finding") {
+TEST_CASE("a small model's unused memory is no finding") {
   MadeUpRun run;
   const auto checks = run.examine([](int64_t, auto& row) {
     if (row.contains("memory_reserved_bytes")) row["memory_reserved_bytes"] = 4 << 20;
@@ -79,7 +79,7 @@ TEST_CASE("what a small model leaves unused of the least memory that can be rese
   CHECK(named(checks, "memory").verdict == Verdict::good);
 }
 
-TEST_CASE("lines of a warm-up, in which nothing is trained, say nothing of a run") {
+TEST_CASE("warm-up lines say nothing of a run") {
   MadeUpRun run;
   run.config.normalize.mode = NormalizeMode::online;
   run.config.normalize.warmup_steps = 30;
@@ -102,7 +102,7 @@ TEST_CASE("a run of epochs has ended when it has them all") {
   CHECK(named(run.examine([](int64_t, auto&) {}, 80), "end").verdict == Verdict::note);
 }
 
-TEST_CASE("each thing that is wrong with a run is found, with a remedy and what it gains") {
+TEST_CASE("each problem of a run is found with a remedy") {
   MadeUpRun run;
   struct Case {
     std::string name;
@@ -256,7 +256,7 @@ TEST_CASE("doctor examines a run and the machine, as text and JSON") {
                         {"metrics.jsonl"});
 }
 
-TEST_CASE("an error that ends a run is in its log, where doctor finds it") {
+TEST_CASE("an error that ends a run is in its log") {
   test::FaultFixture f;
   f.config.memory.memory_limit = 300000;
   const std::string file = test::write_config(f.scratch.path, f.config);
@@ -274,7 +274,7 @@ TEST_CASE("an error that ends a run is in its log, where doctor finds it") {
   CHECK(!(fs::exists(log) && contains(test::read_text(log), "error: ")));
 }
 
-TEST_CASE("a command that fails before it has the folder says nothing in the log of the run there") {
+TEST_CASE("a command without its folder writes no log there") {
   test::FaultFixture f;
   CHECK(test::run_meshgrad({"train", test::write_config(f.scratch.path, f.config)}).code == 0);
   const fs::path log = fs::path(f.config.run.dir) / "log.txt";

@@ -102,7 +102,7 @@ void check_cells(const VtkGrid& found, const Grid& grid) {
 
 }  // namespace
 
-TEST_CASE("files have the cells of the source: mixed surfaces, polygons, mixed solids") {
+TEST_CASE("files have the cells of the source") {
   const ScratchDirectory scratch;
   for (const Grid& grid : {kQuads, kSurface, kSolids}) {
     const Dataset data = packed(scratch, grid, false);
@@ -115,7 +115,7 @@ TEST_CASE("files have the cells of the source: mixed surfaces, polygons, mixed s
   }
 }
 
-TEST_CASE("a graph on cells comes back as fields of the cells of its mesh") {
+TEST_CASE("a graph on cells is written as cell fields") {
   const ScratchDirectory scratch;
   for (const Grid& grid : {kQuads, kSurface, kSolids}) {
     const Dataset data = packed(scratch, grid, true);
@@ -135,7 +135,7 @@ TEST_CASE("a graph on cells comes back as fields of the cells of its mesh") {
   }
 }
 
-TEST_CASE("points far from zero lose the origin of the graph, and get it back") {
+TEST_CASE("points far from zero get their origin back") {
   const ScratchDirectory scratch;
   Grid grid = kQuads;
   for (size_t i = 0; i < grid.points.size(); i += 3) grid.points[i] += 3.0e7;
@@ -145,7 +145,7 @@ TEST_CASE("points far from zero lose the origin of the graph, and get it back") 
   CHECK(std::get<std::vector<double>>(found.points.values) == grid.points);
 }
 
-TEST_CASE("meshes that have their own cells are packed without a source, others with one a mesh") {
+TEST_CASE("meshes with their own cells need no source") {
   const ScratchDirectory scratch;
   const auto sources = [&](const Grid& grid, bool on_cells) {
     packed(scratch, grid, on_cells);
@@ -157,7 +157,7 @@ TEST_CASE("meshes that have their own cells are packed without a source, others 
   CHECK(sources(kSolids, true) == 1);
 }
 
-TEST_CASE("a damaged source is an error at the first touch, and so is one that lies") {
+TEST_CASE("a damaged source is an error at the first touch") {
   const ScratchDirectory scratch;
   packed(scratch, kSurface, true);
   const std::string good = read_text(scratch.path / "out.mgd");
@@ -203,7 +203,7 @@ TEST_CASE("a damaged source is an error at the first touch, and so is one that l
   CHECK(contains(lying(0, good[0], wrong), "a consistent record"));
 }
 
-TEST_CASE("edges that were made and edges across a periodic border are not drawn") {
+TEST_CASE("made and periodic edges are not drawn") {
   const ScratchDirectory scratch;
   // A ring of five nodes, 0.2 apart, with a period of 1.
   const std::vector<float> positions{0, 0, 0.2F, 0, 0.4F, 0, 0.6F, 0, 0.8F, 0};
@@ -234,7 +234,7 @@ TEST_CASE("edges that were made and edges across a periodic border are not drawn
   CHECK(lines(plain.with_edges({.period = {}, .hops = 2})) == closed);
 }
 
-TEST_CASE("pictures of a graph on cells have one colour a cell, polygons are interpolated") {
+TEST_CASE("pictures of cell graphs have one colour a cell") {
   const ScratchDirectory scratch;
   const auto bytes_at = [&](bool on_cells, const std::vector<float>& values,
                             std::initializer_list<std::array<int, 2>> places) {

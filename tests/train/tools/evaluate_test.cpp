@@ -119,7 +119,7 @@ Frames rolled(const Predictor& predictor, RolloutBoundary boundary, int64_t step
   return frames;
 }
 
-TEST_CASE("boundaries come from the data or stay as they were; what is predicted feeds the next step") {
+TEST_CASE("rollouts take boundaries from the data or keep them") {
   const TrainedRun run;
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, run.checkpoint());
@@ -150,7 +150,7 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
   CHECK(moved > 0);  // inflow that changes is felt downstream
 }
 
-TEST_CASE("a rollout longer than the data holds the last boundary values, and has no truth to compare with") {
+TEST_CASE("a rollout beyond the data holds the last boundary") {
   const TrainedRun run;
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, run.checkpoint());
@@ -219,7 +219,7 @@ TEST_CASE("second differences: no second change goes on as before") {
   CHECK(steps == 3);
 }
 
-TEST_CASE("evaluate prints its figures as JSON, from the best checkpoint unless told") {
+TEST_CASE("evaluate prints its figures as JSON") {
   const TrainedRun run;
   const test::Outcome outcome = test::run_meshgrad({"evaluate", run.config.run.dir, "--json", "--quiet"});
   CHECK(outcome.err.empty());

@@ -90,7 +90,7 @@ size_t widest(const std::string& text) {
   return width;
 }
 
-TEST_CASE("every field has lines of its own, in its unit; no horizon is longer than the rollout") {
+TEST_CASE("every field has lines of its own, in its unit") {
   TwoFields data;
   test::train_here(data.config);
   const Outcome outcome = data.run("evaluate");

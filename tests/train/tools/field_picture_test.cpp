@@ -74,7 +74,7 @@ using Labels = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("a field is interpolated linearly, y upwards, without seams between triangles") {
+TEST_CASE("a field is interpolated linearly, y upwards") {
   const FieldImage along = raster(rectangle(), {0, 1, 1, 0});
   const FieldImage up = raster(rectangle(), {0, 0, 1, 1});
   int worst = 0;
@@ -89,7 +89,7 @@ TEST_CASE("a field is interpolated linearly, y upwards, without seams between tr
   CHECK(FieldImage::byte_of(1) == 255);
 }
 
-TEST_CASE("quads are drawn like their two triangles, and pixels without mesh stay empty") {
+TEST_CASE("quads are drawn like their two triangles") {
   MeshView quad = rectangle();
   quad.cell_kind = CellKind::quad;
   quad.cells = kQuad;
@@ -102,7 +102,7 @@ TEST_CASE("quads are drawn like their two triangles, and pixels without mesh sta
   CHECK(byte_at(image, 37, 17) >= FieldImage::kLowest);
 }
 
-TEST_CASE("a value that is not finite is grey, one out of range takes the colour of the end") {
+TEST_CASE("non-finite values are grey, others take the end colour") {
   CHECK(byte_at(raster(rectangle(), {kNan, kNan, kNan, kNan}), 20, 10) == FieldImage::kNotFinite);
   CHECK(byte_at(raster(rectangle(), {9, 9, 9, 9}), 20, 10) == 255);
   CHECK(byte_at(raster(rectangle(), {-9, -9, -9, -9}), 20, 10) == FieldImage::kLowest);
@@ -118,7 +118,7 @@ TEST_CASE("a point cloud is drawn as dots") {
   CHECK(byte_at(image, 40, 20) == FieldImage::kNoMesh);
 }
 
-TEST_CASE("the PNG has the colours of the map, transparent where there is no mesh") {
+TEST_CASE("the PNG is transparent where there is no mesh") {
   const FieldImage image{3, 2, {0, 1, 2, 255, 128, 2}};
   const Decoded png(encode_png(image, ColourMap::magma));
   CHECK(png.width == 3);
@@ -148,7 +148,7 @@ TEST_CASE("base64 and escaping") {
   CHECK(escape_markup("<a href=\"x\">&amp;</a>") == "&lt;a href=&quot;x&quot;&gt;&amp;amp;&lt;/a&gt;");
 }
 
-TEST_CASE("a surface in three dimensions shows its two longest axes, the nearest cell on top") {
+TEST_CASE("a surface in 3-D shows its two longest axes") {
   // Two triangles over the same long base, apart along x, the shortest axis.
   const std::vector<float> positions{0, 0, 0, 0, 4, 0, 0, 0, 2, 0.5F, 0, 0, 0.5F, 4, 0, 0.5F, 0, 2};
   const std::vector<std::int32_t> cells{3, 4, 5, 0, 1, 2};
@@ -183,7 +183,7 @@ FieldImage section_of_box(CellKind kind, const std::vector<std::int32_t>& cells,
   return raster(mesh, values);
 }
 
-TEST_CASE("volume cells are cut by the plane in the middle, whole and without seams") {
+TEST_CASE("volume cells are cut by the plane in the middle") {
   const auto linear = [](float x, float y, float z) { return 0.1F * x + 0.15F * y + 0.3F * z; };
   const std::vector<std::int32_t> hexahedron{0, 1, 2, 3, 4, 5, 6, 7};
   const std::vector<std::int32_t> five{0, 1, 3, 4, 1, 2, 3, 6, 1, 4, 5, 6, 3, 4, 6, 7, 1, 3, 4, 6};
@@ -223,7 +223,7 @@ TEST_CASE("the error of a picture is that of the predicted nodes") {
                   InvalidArgument);
 }
 
-TEST_CASE("a comparison has three panels in true proportions, in one file that XML parsers read") {
+TEST_CASE("a comparison has three panels in one file") {
   const ScratchDirectory scratch;
   const std::vector<float> truth{0, 0, 3, 4, 3, 4, 0, 0}, prediction{0, 0, 3, 4, 3, 4, 0, 1};
   const std::string svg = draw_comparison(rectangle(), {"v", 2, prediction}, {"v", 2, truth},
@@ -291,7 +291,7 @@ TEST_CASE("ticks are round numbers with just enough digits") {
   CHECK(linear_ticks(1e300, 1.0000000000000002e300, 5).size() < 30);
 }
 
-TEST_CASE("a chart draws its series, skips what cannot be drawn and needs nothing from outside") {
+TEST_CASE("a chart draws its series and needs nothing from outside") {
   const ScratchDirectory scratch;
   ChartSeries train{"train <a>", {}, {}}, validation{"validation", {100, 200, 300}, {1, kNan, 0.5}};
   for (int step = 1; step <= 1000; ++step) {
@@ -313,7 +313,7 @@ TEST_CASE("a chart draws its series, skips what cannot be drawn and needs nothin
   CHECK(count_of(svg, "<circle") == 2);
 }
 
-TEST_CASE("a chart of nothing, of one point and of constants is still a chart") {
+TEST_CASE("a chart of nothing or constants is still a chart") {
   for (const bool log_y : {true, false}) {
     for (const std::vector<double>& y : {std::vector<double>{}, {2.0}, {2.0, 2.0, 2.0}, {0.0, -1.0, 3.0}}) {
       std::vector<double> x(y.size());

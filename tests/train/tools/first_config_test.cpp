@@ -13,7 +13,7 @@ using meshgrad::test::ScratchDirectory;
 using meshgrad::test::square_arrays;
 using meshgrad::test::write_npz;
 
-TEST_CASE("init predicts second changes only of a mesh that moves smoothly, and nothing beside it") {
+TEST_CASE("init predicts second changes only of smooth motion") {
   const ScratchDirectory scratch;
   ConvertOptions options;
   options.input = scratch.path / "run.npz";
@@ -40,7 +40,7 @@ TEST_CASE("init predicts second changes only of a mesh that moves smoothly, and 
   CHECK(predicted(true, false) == Prediction::change);
 }
 
-TEST_CASE("init predicts second changes of displacements only if those that validate have three frames") {
+TEST_CASE("init needs three frames for second changes") {
   const ScratchDirectory scratch;
   std::vector<float> moved;
   for (int frame = 0; frame < 12; ++frame)

@@ -51,7 +51,7 @@ double largest_error(const Tensor& ours, const std::vector<double>& theirs) {
 
 }  // namespace
 
-TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its conventions") {
+TEST_CASE("PhysicsNeMo's weights give its prediction") {
   Runtime runtime = make_runtime();
   const SafetensorsFile file(test::data_file("oracles/physicsnemo_small.safetensors"));
   ModelCase options;

@@ -108,7 +108,7 @@ ImportCheck check_of(const fs::path& file, WeightSource source) {
   return check_weights(runtime, file, source, Activation::relu);
 }
 
-TEST_CASE("PhysicsNeMo's own prediction, and with its concatenation split in three") {
+TEST_CASE("PhysicsNeMo's own prediction is matched") {
   const ScratchDirectory scratch;
   const ImportCheck check = check_of(physicsnemo_file(), WeightSource::physicsnemo);
   CHECK(check.nodes == 64);
@@ -137,7 +137,7 @@ TEST_CASE("PhysicsNeMo's own prediction, and with its concatenation split in thr
   CHECK(check_of(scratch.path / "split.safetensors", WeightSource::physicsnemo).difference < 1e-12);
 }
 
-TEST_CASE("the conventions matter: the same weights read under others fail the check") {
+TEST_CASE("weights read under other conventions fail the check") {
   const ScratchDirectory scratch;
   const fs::path path = scratch.path / "pyg.safetensors";
   write_tensors(path, pyg_of_physicsnemo());
@@ -245,7 +245,7 @@ TEST_CASE("an imported checkpoint predicts, evaluates, and starts a run") {
   CHECK(test::train_here(config).state.step == 2);
 }
 
-TEST_CASE("pyg's relative positions change their sign, and a file without normalisers has the data's") {
+TEST_CASE("pyg's relative positions change their sign") {
   const ScratchDirectory scratch;
   const Config config = wave_config(scratch.path);
   const fs::path path = scratch.path / "pyg.safetensors";
@@ -325,7 +325,7 @@ TEST_CASE("files that are not what they are said to be") {
                  "needed 9 node inputs, as the data have, got 11"));
 }
 
-TEST_CASE("meshgrad import: a check without data, its exit code, and a checkpoint that evaluate reads") {
+TEST_CASE("meshgrad import checks and writes a checkpoint") {
   const ScratchDirectory scratch;
   const std::string file = physicsnemo_file().string();
   const test::Outcome check = test::run_meshgrad({"import", file, "--from", "physicsnemo", "--check"});

@@ -103,7 +103,7 @@ print(sum(size for size, _ in live.values()), len(live), sorted({f['name'] for _
       ascii(trace[-2]['frames'][0]['filename']))
 )py";
 
-TEST_CASE("Python reads the pickle, and the viewer's reader knows every opcode in it") {
+TEST_CASE("Python reads the pickle of memory events") {
   const RecordedHistory recorded(1'000'000);
   const MemoryHistory history = recorded.allocator->history();
   CHECK(history.dropped == 0);
@@ -126,7 +126,7 @@ TEST_CASE("Python reads the pickle, and the viewer's reader knows every opcode i
         read_memory_trace(recorded.history_path()).peak_requested);
 }
 
-TEST_CASE("of a history that lost its beginning the segments still show all blocks") {
+TEST_CASE("a truncated history's segments show all blocks") {
   const RecordedHistory recorded(8);
   const test::Outcome pickle = run_memory_script("memory-pickle", {recorded.history_path()});
   REQUIRE_MESSAGE(pickle.code == 0, pickle.err);

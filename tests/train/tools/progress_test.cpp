@@ -57,7 +57,7 @@ TEST_CASE("bytes and durations read well") {
   CHECK(duration_text(-5) == "0:00");
 }
 
-TEST_CASE("in a log: the first and the last state and one every interval, no control characters") {
+TEST_CASE("progress in a log has no control characters") {
   Bench bench(false, 10);
   for (int i = 1; i <= 100; ++i) bench.step(i, i * 0.25);
   bench.progress.finish();
@@ -85,7 +85,7 @@ TEST_CASE("the last state is not printed twice") {
   CHECK(idle.output().empty());
 }
 
-TEST_CASE("on a terminal the line is redrawn in place, throttled, and ended once") {
+TEST_CASE("progress on a terminal is redrawn in place") {
   Bench bench(true, 0.1);
   for (int i = 1; i <= 100; ++i) bench.step(i, i * 0.01);
   bench.progress.finish();
@@ -98,7 +98,7 @@ TEST_CASE("on a terminal the line is redrawn in place, throttled, and ended once
   CHECK(output.rfind("\rstep 100/100") != output.npos);
 }
 
-TEST_CASE("a shorter line wipes the longer one before it, and an interruption clears it") {
+TEST_CASE("a shorter progress line wipes the longer one") {
   Bench bench(true, 0);
   bench.now = 1;
   bench.progress.update({1, 100, 0.5, 1e-4, 1000 << 10, 1000 << 10});
@@ -117,7 +117,7 @@ TEST_CASE("a shorter line wipes the longer one before it, and an interruption cl
   CHECK(bench.output().find("step", before) != std::string::npos);
 }
 
-TEST_CASE("the rate follows the run, starts from a resumed step and leaves pauses out") {
+TEST_CASE("the rate leaves out pauses and resumed steps") {
   Bench bench(false, 0);
   bench.step(50, 0);  // resumed at 50: those steps were not done now
   CHECK(bench.output().find("steps/s") == std::string::npos);

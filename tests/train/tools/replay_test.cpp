@@ -56,7 +56,7 @@ void check_policies(const std::string& words, const std::map<std::string, Expect
   }
 }
 
-TEST_CASE("small blocks first leave native segments that large ones cannot use") {
+TEST_CASE("small blocks leave segments that large ones cannot use") {
   check_policies("16 16 16 16 16 16 16 16 -0 -1 -2 -3 -4 -5 -6 -7 32 32 32 32",
                  {{"pytorch-native", {256, 12, 128}},
                   {"pytorch-expandable", {140, 1 + 7, 140}},
@@ -115,7 +115,7 @@ TEST_CASE("borders and streams keep blocks apart") {
                                 {"pytorch-expandable", {40, 4, 20}}});
 }
 
-TEST_CASE("memory that runs short is flushed, and holes are filled again") {
+TEST_CASE("memory that runs short is flushed") {
   const MemoryTrace trace = trace_of("20 20 20 -0 -2 40");
   const auto run = [&](const char* policy, int64_t mib) {
     return run_trace(trace, find_replay_policy(policy), mib * kMiB);

@@ -90,7 +90,7 @@ TEST_CASE("a report has the metrics, errors and pictures of its runs") {
   CHECK(data["runs"][1]["name"] == "<!--<script>");
 }
 
-TEST_CASE("without its data a run is in the report without errors, and says why") {
+TEST_CASE("a report without the run's data says why") {
   const test::ScratchDirectory scratch;
   const std::string run = train_run(scratch, "run", 4).string();
   fs::remove(scratch.path / "waves.mgd");

@@ -30,7 +30,7 @@ std::string too_wide(const std::string& text, size_t width) {
   return wide;
 }
 
-TEST_CASE("every help text fits 80 columns, and uses more where there are more") {
+TEST_CASE("every help text fits 80 columns") {
   const std::vector<std::vector<std::string>> commands = {{},
                                                           {"convert"},
                                                           {"train"},
@@ -94,7 +94,7 @@ TEST_CASE("tables and generated comments fit 80 columns") {
   }
 }
 
-TEST_CASE("lines that are too wide go on below their last column, or their indent") {
+TEST_CASE("lines that are too wide go on below") {
   CHECK(fitted("short\n", 20) == "short\n");
   CHECK(fitted("  --name   one two three four\nnext", 20) ==
         "  --name   one two\n           three\n           four\nnext");

@@ -30,7 +30,7 @@ std::string failures(const VerifyReport& report, size_t groups = 7) {
   return text;
 }
 
-TEST_CASE("both oracles, in every precision, on 1 and 2 threads, on every path") {
+TEST_CASE("both oracles verify on every path and precision") {
   struct Path {
     bool fused, keep_hidden;
   };
@@ -93,7 +93,7 @@ std::string perturbed(const fs::path& folder, const std::string& tensor, double 
   return path.string();
 }
 
-TEST_CASE("one value that is off fails its group, and its tensor is named") {
+TEST_CASE("one wrong value fails its group and names its tensor") {
   const test::ScratchDirectory scratch;
   const std::pair<const char*, const char*> cases[] = {
       {"out.prediction", "prediction"},
@@ -136,7 +136,7 @@ TEST_CASE("a file without processor blocks is a DataError") {
   CHECK(contains(outcome.err, "processor.0.edge_mlp"));
 }
 
-TEST_CASE("a file that is cut, of another kind or missing is a DataError") {
+TEST_CASE("a cut, foreign or missing file is a DataError") {
   const test::ScratchDirectory scratch;
   const std::string bytes = test::read_text(oracle("mgn_small"));
   const std::string path = (scratch.path / "cut.safetensors").string();

@@ -147,7 +147,7 @@ TEST_CASE("every kind of cell has its VTK type") {
   CHECK(types(CellKind::hexahedron) == Doubles{12});
 }
 
-TEST_CASE("without cells each connection is one line, without edges each node a vertex") {
+TEST_CASE("without cells each connection is a line in VTU") {
   const ScratchDirectory scratch;
   MeshView mesh = square();
   mesh.cell_kind = CellKind::none;
@@ -167,7 +167,7 @@ TEST_CASE("without cells each connection is one line, without edges each node a 
   CHECK(points.arrays.at("types") == Doubles{1, 1, 1, 1});
 }
 
-TEST_CASE("meshes and fields that do not fit are refused and leave no file") {
+TEST_CASE("meshes and fields that do not fit are refused") {
   const ScratchDirectory scratch;
   const std::filesystem::path path = scratch.path / "f.vtu";
   const std::vector<float> four(4), five(5);
