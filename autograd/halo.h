@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Halo: what a part of a mesh exchanges with other parts. The part owns its nodes; behind them stand ghost
+// Halo: what a part of a mesh exchanges with other parts. The part owns its nodes; after them stand ghost
 // nodes, copies of rows that neighbours own.
 #pragma once
 #include <meshgrad/engine/tensor.h>
@@ -32,7 +32,7 @@ class HaloExchange {
     virtual void wait() = 0;
   };
   virtual ~HaloExchange() = default;
-  /// Whether tensors lie on the device that computes, and are read and written behind the work that is queued
+  /// Whether tensors lie on the device that computes, and are read and written after the work that is queued
   /// there; otherwise they lie on the host.
   virtual bool on_device() const { return false; }
   /// Tensors are [rows, width], neighbour after neighbour in the order of the halo.
@@ -70,7 +70,7 @@ Halo make_halo(Runtime& runtime, int64_t owned, std::vector<Neighbour> neighbour
                std::span<const int32_t> sent, std::shared_ptr<HaloExchange> exchange);
 
 /// Adds the gradients [sent rows, width] that came back, on the halo's device, to those of the owned nodes
-/// [owned, width], in an order that depends on the halo alone.
+/// [owned, width], in an order that depends only on the halo.
 void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_owned, const Stream& stream);
 
 struct Graph;

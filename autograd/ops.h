@@ -81,7 +81,7 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
 
 /// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
 /// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory. `next_edges`: the
-/// parameters of the edge_update behind this op, where that reads the output as its nodes; a GPU's kernel may
+/// parameters of the edge_update after this op, where that reads the output as its nodes; a GPU's kernel may
 /// then make its node terms in the same launch.
 Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
              const Variable& residual, bool keep_hidden, const MlpParameters* next_edges = nullptr);
@@ -98,7 +98,7 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask,
                     const LossForm& form = {});
 /// The same for errors that are already computed: the sum over all `errors` plus `before`, the sum of an
-/// earlier loss, which may be absent. The weight counts the rows of `errors` alone. At least one error, at
+/// earlier loss, which may be absent. The weight counts only the rows of `errors`. At least one error, at
 /// most kMaxMlpInputs, or InvalidArgument is thrown.
 LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask,
                     const LossForm& form = {});
@@ -118,9 +118,9 @@ Variable accumulate_error(Tape& tape, const Variable& before, const Variable& pr
 Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
                      const Tensor& ratio);
 
-/// The rows of owned nodes, [owned, width], with the ghosts' behind them, fetched from the neighbours:
+/// The rows of owned nodes, [owned, width], with the ghosts' after them, fetched from the neighbours:
 /// [owned + ghosts, width]. Backward returns the ghosts' gradients to their owners, which add them in an
-/// order that depends on the halo alone. A collective call, forward and backward: the ranks of a mesh call
+/// order that depends only on the halo. A collective call, forward and backward: the ranks of a mesh call
 /// the same ops in the same order, recomputed ones too, whatever their parts hold. Waits for the device.
 /// Throws InvalidArgument for another number of rows.
 Variable halo_exchange(Tape& tape, const Variable& x, const Halo& halo);

@@ -230,7 +230,7 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
     }
     kernels::edge_update_forward(args, tape.runtime(), tape.stream());
   }
-  if (options.round != nullptr) options.round->finish();  // a recomputation may need the nodes alone
+  if (options.round != nullptr) options.round->finish();  // a recomputation may need only the nodes
   const Variable read[] = {nodes, edges};
   tape.record(
       {.op = "edge_update", .inputs = read, .backward_reads_inputs = true, .matmul = true},

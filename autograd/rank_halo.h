@@ -19,7 +19,7 @@ class RankHaloExchange final : public HaloExchange {
   Ranks& ranks_;
 };
 
-/// Rows go by NCCL on a stream of their own, behind what the stream that computes had queued when they were
+/// Rows go by NCCL on a stream of their own, after what the computing stream had queued when they were
 /// handed over. wait() blocks the host until they are there, so that a rank that does not answer is found:
 /// what is to be computed meanwhile is queued before.
 class DeviceHaloExchange final : public HaloExchange {

@@ -42,7 +42,7 @@ class Offload;
 class OffloadStore;
 
 /// What recomputation and offload need to know about an op. Of variables whose values its backward does not
-/// read, the op should save slots alone.
+/// read, the op should save only slots.
 struct OpUse {
   std::string_view op;
   std::span<const Variable> inputs;
@@ -104,7 +104,7 @@ class Tape {
   /// A value from outside that needs no gradient.
   Variable input(Tensor value, Rows rows) const { return Variable(std::move(value), false, rows); }
 
-  /// Told by forward(): whether a further stage runs on this tape behind the present one.
+  /// Told by forward(): whether a further stage runs on this tape after the present one.
   void set_stage_follows(bool follows) { stage_follows_ = follows; }
   bool stage_follows() const { return stage_follows_; }
 
@@ -124,7 +124,7 @@ class Tape {
   /// Records the op. `backward(Tape&)` holds what the op saved; it is called at most once and destroyed right
   /// after.
   void record(const OpUse& use, std::function<void(Tape&)> backward);
-  /// After record(): leaves what the op made of its output `value` for the op behind it. That one takes it,
+  /// After record(): leaves what the op made of its output `value` for the next op. That one takes it,
   /// or null, before its own record(), which drops what was not taken.
   void leave_for_next(const Variable& value, std::shared_ptr<const NodeTermsAhead> terms);
   std::shared_ptr<const NodeTermsAhead> take_from_last(const Variable& value);

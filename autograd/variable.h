@@ -50,7 +50,7 @@ class Variable {
   Variable() = default;
   /// A leaf. `needs_gradient`: backward fills gradient(), of the value's shape and dtype.
   Variable(Tensor value, bool needs_gradient) : Variable(std::move(value), needs_gradient, Rows()) {}
-  /// The same with a count of real rows; the rows behind it are padding.
+  /// The same with a count of real rows; the rows after it are padding.
   Variable(Tensor value, bool needs_gradient, Rows rows)
       : slot_(std::make_shared<GradientSlot::State>(
             GradientSlot::State{value.shape(), value.dtype(), needs_gradient, rows.count, {}, {}})),

@@ -70,8 +70,7 @@ struct Benchmark {
   std::string name;  ///< "step/train/f32"
   std::function<Workload(Runtime&)> prepare;
   std::function<Workload(Runtime&)> other{};
-  bool on_host =
-      false;  ///< work of the host alone: timed by its clock, with no measured peak to compare with
+  bool on_host = false;  ///< only work of the host: timed by its clock, with no measured peak to compare with
   std::function<Figures(Runtime&)> figures{};  ///< measures by itself, instead of `prepare`
 };
 

@@ -230,7 +230,7 @@ std::vector<Result> peak_rows(const MachinePeaks& y, Device device, const std::s
 /// rows named first.
 std::vector<Benchmark> chosen_benchmarks(const Options& options, Device device, const char* command) {
   std::vector<Benchmark> chosen = all_benchmarks({device.kind, options.quick});
-  // A whole name is that row alone, though others may end in it.
+  // A whole name is only that row, though others may end in it.
   std::set<std::string> whole;
   for (const Benchmark& b : chosen) whole.insert(b.name);
   const auto chooses = [&](const std::string& pattern, const Benchmark& b) {

@@ -47,7 +47,7 @@ ModelCase model_options(const Scale& scale, const StepKind& kind) {
 /// FLOPs of the matrix multiplications of a forward pass with the first layers split by linearity.
 double forward_flops(const ModelCase& o, double nodes, double edges) {
   const auto w = static_cast<double>(o.width);
-  const double deep = static_cast<double>(o.hidden_layers) * w * w;  // the layers behind the first
+  const double deep = static_cast<double>(o.hidden_layers) * w * w;  // the layers after the first
   const double block = edges * (w * w + deep) + nodes * (2.0 * w * w + 2.0 * w * w + deep);
   const double encoders = edges * (static_cast<double>(o.edge_inputs[0]) * w + deep) +
                           nodes * (static_cast<double>(o.node_inputs) * w + deep);
@@ -240,7 +240,7 @@ std::string gradient_difference(const Step& step, const std::vector<double>& exp
                      relative, allowed);
 }
 
-/// A recorded step's gradients: those of the replay behind the recording.
+/// A recorded step's gradients: those of the replay after the recording.
 std::string check_captured(const Step& step, const std::vector<double>& expected) {
   CapturedWork work(step.runtime, "checked step", [&](Runtime& on) { step.gradients(on); });
   for (int run = 0; run < kRunsBeforeReplay; ++run) work.run();
@@ -249,7 +249,7 @@ std::string check_captured(const Step& step, const std::vector<double>& expected
   return work.refusal().empty() ? gradient_difference(step, expected) : "not captured: " + work.refusal();
 }
 
-/// Lets the nodes that the reference answers for alone count, as long as it lives.
+/// While it lives, only the nodes that the reference answers for count.
 class OnlyCheckedNodes {
  public:
   explicit OnlyCheckedNodes(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {

@@ -101,7 +101,7 @@ int attribute(cudaDeviceAttr which, int device, int fallback) {
   return value;
 }
 
-/// Null without a profiler: NVTX is headers alone, which load what NVTX_INJECTION64_PATH names, if anything.
+/// Null without a profiler: NVTX is only headers, which load what NVTX_INJECTION64_PATH names, if anything.
 nvtxDomainHandle_t profiler_domain() {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("meshgrad");
   return domain;

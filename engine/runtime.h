@@ -60,8 +60,8 @@ class Runtime {
   bool tf32() const { return tf32_; }
   bool wgmma() const { return wgmma_; }
   bool dry() const { return stream_.dry(); }
-  /// Library handles (cuBLASLt and its workspace) that the GPU kernels create on first use and alone know the
-  /// type of; destroyed with the Runtime.
+  /// Library handles (cuBLASLt and its workspace) that the GPU kernels create on first use; only they know
+  /// the type of; destroyed with the Runtime.
   std::shared_ptr<void>& gpu_libraries() { return gpu_libraries_; }
   void log(LogLevel level, std::string_view text) const {
     if (log_) log_(level, text);

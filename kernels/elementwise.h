@@ -4,7 +4,7 @@
 // dtypes: the tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU). gain, bias and
 // their gradients have its accumulation dtype (accumulator_of), in which sums and statistics are computed.
 // Aliasing: an output may alias an input of the same shape. Deterministic: the order of every sum depends on
-// the sizes and the device alone. Throws InvalidArgument for a shape or dtype that does not fit.
+// only the sizes and the device. Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>

@@ -6,7 +6,7 @@
 // weight gradients, which have its accumulation dtype (f32; f64 for f64). Sums run in the accumulation dtype.
 // Intermediate operands (hidden activations and their gradients) may be rounded to the storage dtype before
 // they are multiplied.
-// Deterministic: the order of every sum depends on the sizes and the device alone, not on threads. Arguments
+// Deterministic: the order of every sum depends only on the sizes and the device, not on threads. Arguments
 // must not overlap unless stated otherwise. Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>

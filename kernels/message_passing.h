@@ -25,12 +25,12 @@ struct NodeTerms {
   Tensor receiver_weight;  ///< W_r: [node_width, hidden]
 };
 
-/// An exchange of the rows behind the owned nodes' while an edge update runs. The first `interior` receivers
-/// have edges from owned nodes alone, which are computed during the exchange. On the CPU, results have the
-/// bits of an update without an exchange; on a GPU, sums are divided in another way.
+/// An exchange of the rows after the owned nodes' while an edge update runs. The first `interior` receivers
+/// have edges only from owned nodes, which are computed during the exchange. On the CPU, results have the
+/// bits of an update without an exchange; not on GPUs, where the order of sums depends on the partition.
 struct GhostExchange {
   int64_t interior = 0;
-  int64_t interior_edges = 0;  ///< that these receive; read on a GPU alone, as the next two
+  int64_t interior_edges = 0;  ///< that these receive; read only on a GPU, as the next two
   Tensor border_receivers;     ///< of the other edges, less `interior`: i32 [edges - interior_edges]
   Tensor border_offsets;       ///< of these receivers, from 0 on: i32 [owned_nodes - interior + 1]
   /// Called once. Forward: the ghosts' rows of `nodes` are valid once it returns. Backward: the ghosts' rows

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduction: the masked loss and sums of squares, in f64. Partial sums belong to slabs of fixed size and are
-// added in order, so results depend neither on threads nor on the capacity behind the real rows. Targets have
+// added in order, so results depend neither on threads nor on the capacity beyond the real rows. Targets have
 // the accumulation dtype of the predictions (f32 beside 16 bits); an undefined target counts as 0. Throws
 // InvalidArgument for a shape or dtype that does not fit.
 #pragma once

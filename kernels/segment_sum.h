@@ -10,7 +10,7 @@
 namespace meshgrad {
 
 /// out[s] = sum over i in offsets[s] .. offsets[s+1] - 1 of x[order[i]]. Without `order`: of x[i]. Without
-/// `offsets`, segment s is row s alone, which copies a range of columns.
+/// `offsets`, segment s is only row s, which copies a range of columns.
 struct SegmentSum {
   Rows segments;
   Tensor offsets;           ///< i32 [segments + 1], or undefined

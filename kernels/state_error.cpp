@@ -9,7 +9,7 @@
 namespace meshgrad {
 namespace {
 
-/// Values are at hand on the CPU alone.
+/// Values can be read only on the CPU.
 void check_source(std::string_view op, const Tensor& source, int64_t width, const Stream& stream) {
   if (source.device().kind != DeviceKind::cpu || stream.dry()) return;
   for (const int32_t column : source.values<int32_t>()) {

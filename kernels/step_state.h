@@ -136,7 +136,7 @@ MESHGRAD_HOST_DEVICE static inline int64_t restarted(const LearningRate& r, int6
   return static_cast<int64_t>(length);
 }
 
-/// The part of the average that stays at an update. Early updates replace more of it, so that it forgets the
+/// Decay of the moving average at this update. Early updates replace more of it, so that it forgets the
 /// initial weights: min(decay, (1 + t) / (10 + t)) after t updates, as in TensorFlow.
 MESHGRAD_HOST_DEVICE static inline double average_keep(double decay, int64_t updates) {
   const auto t = static_cast<double>(updates);

@@ -62,7 +62,7 @@ namespace kernels {
 
 const KernelTables& cpu_tables();
 /// Of the GPU side that this program was linked with (see engine/gpu.h). In a build without CUDA they
-/// are for dry-run streams alone.
+/// are only for dry-run streams.
 const KernelTables& gpu_tables();
 const KernelTables& tables(Device device);
 

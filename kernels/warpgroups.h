@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What RuntimeOptions::wgmma does: the weight gradients of MLPs in 16 bits have a second kernel with products
-// of warpgroups, which GPUs of compute capability 9.0 alone can run.
+// of warpgroups, which only GPUs of compute capability 9.0 can run.
 #pragma once
 #include <string>
 

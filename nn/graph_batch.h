@@ -24,7 +24,7 @@ struct EdgeSet {
   /// [edges, edge_inputs], normalised, in the graph's order (sorted by receiver); [edges, 0]: none.
   Tensor features;
   /// Whether the nodes that send, and those that receive, are the batch's. Others, as those of a coarser
-  /// level, have no place in it: the graph alone says how many there are.
+  /// level, have no place in it: only the graph says how many there are.
   bool from_batch = true, to_batch = true;
 };
 

@@ -120,7 +120,7 @@ struct MessagePassingBlock {
   bool edges_needed;  // by a later stage
   std::vector<Mlp> edges;
   std::vector<Mlp> nodes;  // one
-  /// The next block's edge MLP, for the node terms; none behind the last block and with several edge sets.
+  /// The next block's edge MLP, for the node terms; none after the last block and with several edge sets.
   /// Shared, since the next block is made after this one.
   std::shared_ptr<std::optional<Mlp>> next_edges = std::make_shared<std::optional<Mlp>>();
 
@@ -152,7 +152,7 @@ struct MessagePassingBlock {
                     const Values& before) const {
     check_batch(batch, before, edges.size());
     const Variable& latents = before.front();
-    // Of a part of a mesh, ghosts are senders alone.
+    // Of a part of a mesh, ghosts are only senders.
     Variable senders = latents;
     std::shared_ptr<HaloRound> round;
     if (batch.halo != nullptr) {

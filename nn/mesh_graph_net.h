@@ -22,7 +22,7 @@ struct MeshGraphNetOptions {
   int64_t blocks = 15;        ///< message-passing blocks
   int64_t hidden_layers = 2;  ///< of each MLP
   Activation activation = Activation::relu;
-  Norm norm = Norm::layer;  ///< behind each MLP but the decoder
+  Norm norm = Norm::layer;  ///< after each MLP but the decoder
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
   ComputePath path = ComputePath::fused;
@@ -37,7 +37,7 @@ std::string parameter_conventions(const MeshGraphNetOptions& options);
 /// The stages "encoder", "processor.0", ..., "decoder" and their parameters, not yet allocated. Parameters:
 /// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder, each an Mlp; with
 /// several edge sets the names of those of edges end with the set's. An edge set without features (0
-/// edge_inputs) has no encoder: the first block's edge MLP reads sender and receiver alone, and its output is
+/// edge_inputs) has no encoder: the first block's edge MLP reads only sender and receiver, and its output is
 /// the edges' first latents. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or
 /// edge sets, and edge sets without a name each. Stages throw it for a batch whose edge sets are others.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);

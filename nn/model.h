@@ -20,7 +20,7 @@ using Values = PerInput<Variable>;
 struct Stage {
   std::string name;
   bool repeated = false;  ///< one of several alike, as a message-passing block is
-  /// The values behind the stage from those before it. Records on the tape; reads weights from the parameters
+  /// The values after the stage from those before it. Records on the tape; reads weights from the parameters
   /// of the model that it belongs to. Throws InvalidArgument for a batch whose shapes do not fit.
   std::function<Values(Tape&, const ParameterSet&, const GraphBatch&, const Values&)> run;
   /// No stage before it reads a parameter from this element of the arena on. 0 says nothing.
@@ -67,7 +67,7 @@ Values input_values(const Tape& tape, const GraphBatch& batch);
 Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_t stage,
                  const Values& before);
 
-/// Called with the number of a stage and the values behind it.
+/// Called with the number of a stage and the values after it.
 using StageObserver = std::function<void(int64_t stage, const Values& after)>;
 
 /// All stages. The first value of the result is the prediction, [nodes, outputs]. `inputs` stand for the

@@ -38,7 +38,7 @@ class ParameterSet {
   const std::string& conventions() const { return conventions_; }
   void set_conventions(std::string text) { conventions_ = std::move(text); }
 
-  /// Makes the arenas for storage in `dtype`, and sets initial values, a function of (seed, name) alone.
+  /// Makes the arenas for storage in `dtype`, and sets initial values, a function of only (seed, name).
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
   /// Makes the gradients' arena, of zeros. allocate() makes it too.

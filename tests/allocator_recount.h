@@ -17,7 +17,7 @@ namespace meshgrad::test {
 std::string recount(const MemorySnapshot& snapshot);
 
 /// The same, and that the allocator and its source agree on what is mapped, byte by byte. The source serves
-/// this allocator alone.
+/// only this allocator.
 std::string recount(const MemorySnapshot& snapshot, const TestMemorySource& source);
 
 /// Random numbers, one after another.

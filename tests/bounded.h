@@ -24,7 +24,7 @@ Matrix transposed(const Matrix& m);
 /// x^T d_z of exact x.
 Bounded weight_gradient(const Matrix& x, const Bounded& d_z);
 Bounded column_sums(const Bounded& d_z);
-/// The gradient behind relu, whose input z both know exactly.
+/// The gradient after relu, whose input z both know exactly.
 Bounded masked(Bounded d_h, const Matrix& z);
 Bounded gathered(const Bounded& x, const std::vector<int32_t>& index);
 /// Rows of x added up by index, in f32.

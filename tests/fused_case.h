@@ -133,7 +133,7 @@ struct Started {
   }
 };
 
-/// d_z_1 from d_y, unrounded, and the gradients of everything behind it in the order of Started::of.
+/// d_z_1 from d_y, unrounded, and the gradients of everything after it in the order of Started::of.
 struct FusedGradients {
   Bounded d_first;
   std::vector<Bounded> of_weights;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a test finds files and the program. The paths are compiled into paths.cpp alone, so that a compiler
+// Where a test finds files and the program. The paths are compiled only into paths.cpp, so that a compiler
 // cache serves the tests of one checkout in another.
 #pragma once
 #include <string>

@@ -37,7 +37,7 @@ struct Backend {
   /// Numbers of threads that must give the same bits; one is repeated. On a GPU: two runs.
   std::vector<int> thread_counts() const;
 };
-/// The CPU and, if there is one, a GPU; in a binary with the simulated device, that alone.
+/// The CPU and, if there is one, a GPU; in a binary with the simulated device, only that.
 const std::vector<Backend>& backends();
 
 /// The CPU and, if there is one, the first GPU.
@@ -170,7 +170,7 @@ size_t count_of(std::string_view text, std::string_view part);
 /// Random edges sorted by receiver, with self loops, parallel edges, a hub that sends and receives an eighth
 /// of all, and (from 4 nodes on) a last node without edges.
 reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges);
-/// The Graph of edges that are sorted by receiver; halo nodes behind owned_nodes only send.
+/// The Graph of edges that are sorted by receiver; halo nodes after owned_nodes only send.
 Graph to_graph(Runtime& runtime, const reference::Edges& edges);
 
 }  // namespace meshgrad::test

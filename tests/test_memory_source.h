@@ -64,7 +64,7 @@ class TestMemorySource final : public MemorySource {
   void set_latency(std::chrono::nanoseconds latency);
   Calls calls() const;
 
-  /// A second view of the memory behind a mapped address; lives as long as the source, and after unmap() sees
+  /// A second view of the memory at a mapped address; lives as long as the source, and after unmap() sees
   /// memory that nothing else sees. nullptr where nothing is mapped.
   char* alias(const char* address);
   /// Start and bytes of what is reserved, and of what is mapped, by address.
@@ -79,7 +79,7 @@ class TestMemorySource final : public MemorySource {
   /// Work that is queued on the stream, by a number.
   uint64_t queue_work(const Stream& stream);
   /// Whether whatever is queued on `stream` from now on cannot run before `work` has: it follows it in the
-  /// same queue, or waits for an event behind it, directly or through other streams, or the host knows it is
+  /// same queue, or waits for an event after it, directly or through other streams, or the host knows it is
   /// done.
   bool ordered_after(const Stream& stream, uint64_t work);
   /// The event, and with it all that it follows, has happened, and the host knows.

@@ -64,7 +64,7 @@ int main() {
       .activation = meshgrad::Activation::relu, .h = h.data(), .h_stride = kStride};
 
   // Column-major by the library's convention: C^T = W^T A^T. The tile is set to the bias before and goes
-  // through relu behind it, as the library's own fused forms are for dense tensors.
+  // through relu after it, as the library's own fused forms are for dense tensors.
   const libxsmm_mmfunction<float> xsmm(LIBXSMM_GEMM_FLAG_NONE, kWidth, kRows, kWidth, kWidth, kStride,
                                        kStride, 1.0f, 1.0f);
 

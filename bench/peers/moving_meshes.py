@@ -62,7 +62,7 @@ def varint(data, at):
 
 
 def messages(data):
-    """The fields of a protobuf message that has byte strings alone."""
+    """The fields of a protobuf message that has only byte strings."""
     at = 0
     while at < len(data):
         _, at = varint(data, at)

@@ -95,7 +95,7 @@ Block* CachingAllocator::allocate_block(Request& request, std::string_view name,
   request.bytes = round_up(std::clamp<int64_t>(bytes, 1, limit_), BlockHeap::kRounding);
   request.alignment = std::max(alignment, BlockHeap::kRounding);
   request.name = names_->inside(scopes_.empty() ? 0 : scopes_.back(), name);
-  // 0: no name, and the policy predicts from sizes alone.
+  // 0: no name, and the policy predicts only from sizes.
   const uint64_t owner =
       request.name == 0 ? 0 : uint64_t{request.name} * kTagCount + static_cast<uint64_t>(request.tag);
   request.placement = heap.policy.place(request.bytes, owner, request.ticket);

@@ -44,7 +44,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   const AllocatorOptions& options() const { return options_; }
 
   /// `bytes` >= 0 of uninitialised memory for use on `stream`, which must live as long as the allocator.
-  /// `alignment` is a power of two up to 4096. Reports show `name` behind the open MemoryScopes. Throws
+  /// `alignment` is a power of two up to 4096. Reports show `name` after the open MemoryScopes. Throws
   /// InvalidArgument. When memory is short, tries in this order: a free block; growth; a free block of
   /// another stream, after a wait on the device; unmapping cached memory, largest first; the callbacks. Then
   /// throws OutOfMemory with a report; the allocator is as before the call.

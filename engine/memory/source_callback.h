@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallbackMemorySource: memory of a host application, behind make_callback_memory().
+// CallbackMemorySource: memory of a host application, made by make_callback_memory().
 #pragma once
 #include <meshgrad/engine/memory/source.h>
 

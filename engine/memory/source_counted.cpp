@@ -5,7 +5,7 @@ namespace meshgrad {
 
 char* SimulatedMemorySource::reserve(int64_t bytes) {
   ++calls_.reserve;
-  // A gap behind every reservation, so that no two are adjacent.
+  // A gap after every reservation, so that no two are adjacent.
   if (bytes <= 0 || bytes > INT64_MAX - next_ - 2 * granularity_) return nullptr;
   const int64_t address = (next_ + granularity_ - 1) & -granularity_;
   next_ = address + bytes + granularity_;

@@ -38,7 +38,7 @@ using SourceEventPtr = std::shared_ptr<const SourceEvent>;
 class StreamFences {
  public:
   struct Fence {
-    int64_t end = 0;      ///< address behind the range
+    int64_t end = 0;      ///< one past the last address
     Tag tag = Tag::host;  ///< of the freed block
     bool small = false;
     std::vector<SourceEventPtr> events;

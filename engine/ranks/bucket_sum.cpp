@@ -36,8 +36,8 @@ class HostBucketSum final : public BucketSum {
       : BucketSum(std::move(begins)), ranks_(ranks), operation_(operation) {}
 
  private:
-  /// Sums leave for the other ranks in complete(): messages are matched by their order, and a rank that
-  /// waited here for one that is behind would compute later what it can compute now.
+  /// complete() sends the sums, so that all ranks send in the same order: messages are matched by it, and a
+  /// rank that waited here for a slower one would compute later what it can compute now.
   void add(const Tensor& bucket) override {
     for (const SlicesInFlight<T>& flight : reduced_) ranks_.arrived(flight.exchange);
     reduced_.push_back(start_reduce_scatter(ranks_, bucket.values<T>(), operation_));

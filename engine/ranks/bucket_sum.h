@@ -43,7 +43,7 @@ class BucketSum {
 /// In host memory: the bits of all_reduce. `ranks` outlives it.
 std::unique_ptr<BucketSum> make_bucket_sum(Ranks& ranks, DType dtype, std::vector<int64_t> begins,
                                            std::string_view operation);
-/// On GPUs: on a stream of its own, behind what `stream` has when a bucket is ready. Both outlive it.
+/// On GPUs: on a stream of its own, after the work that `stream` has when a bucket is ready. Both outlive it.
 std::unique_ptr<BucketSum> make_bucket_sum(const DeviceRanks& ranks, const Stream& stream,
                                            std::vector<int64_t> begins, std::string_view operation);
 

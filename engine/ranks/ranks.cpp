@@ -52,8 +52,7 @@ Ranks::Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& optio
   local_rank_ = static_cast<int>(std::count(hosts.begin(), here, *here));
 }
 
-/// A rank that is through with its work is no reason for the others to fail, which may still exchange
-/// messages.
+/// A rank that finishes early must not fail ranks that still exchange messages.
 Ranks::~Ranks() {
   try {
     if (std::uncaught_exceptions() == 0) finish();

@@ -82,7 +82,7 @@ class Ranks {
     std::string operation;
   };
 
-  /// A single rank: it exchanges messages with itself alone.
+  /// A single rank: it exchanges messages only with itself.
   Ranks() = default;
   /// Collective: finds out which ranks share a host. Throws RankError.
   explicit Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& options = {});

@@ -64,7 +64,7 @@ class TcpTransport final : public RankTransport {
 
  private:
   /// Sends and receives what it can at once, and looks for ranks that have ended. Throws RankFailure for the
-  /// first of them, always from then on, behind the messages that came before its end.
+  /// first of them, always from then on, after the messages that came before its end.
   void progress();
 
   class TcpFlight;
@@ -136,7 +136,7 @@ class TcpTransport::TcpFlight final : public RankTransport::Flight {
     try {
       if (open_ > 0) transport_.progress();
     } catch (const RankFailure&) {
-      if (open_ > 0) throw;  // else the next flight meets the end
+      if (open_ > 0) throw;  // otherwise the next exchange reports the closed connection
     }
     return open_ == 0;
   }
@@ -245,7 +245,7 @@ void TcpTransport::progress() {
   if (end_) throw RankFailure(*end_);
 }
 
-/// A rank has ended: keeps the messages not asked for yet. Behind them stands whether it said so.
+/// A rank has ended: keeps the messages not asked for yet. After them stands whether it said so.
 void TcpTransport::read_ahead(Peer& peer) {
   const Deadline soon = Clock::now() + std::chrono::seconds(1);
   if (peer.cut || (!peer.receives.empty() && peer.receives.front().done > 0)) return;  // it ended within one

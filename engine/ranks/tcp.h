@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes, connected by TCP alone: for launchers that start no MPI, such as torchrun, and
+// Ranks that are processes, connected only by TCP: for launchers that start no MPI, such as torchrun, and
 // for builds without MPI. Rank 0 waits at an address that all know; there the ranks learn each other's, then
 // every two of them keep one connection. There is no password: as with MPI, the network must be
 // trusted.

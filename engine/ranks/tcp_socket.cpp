@@ -179,7 +179,7 @@ int connect_to(const EndPoint& place, Socket& socket, Deadline deadline, std::st
         set_up(socket);
         return 0;
       }
-      if (error != ETIMEDOUT) reason = error;  // that the time is over says less
+      if (error != ETIMEDOUT) reason = error;  // a timeout tells less than the last connect error
     }
     if (Clock::now() >= deadline) return reason;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

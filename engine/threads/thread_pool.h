@@ -46,7 +46,7 @@ struct ThreadCounters {
 /// Scheduling: worker w starts with the w-th of equal shares, then steals from the others. So a caller that
 /// cuts its work the same way in every call mostly finds the same rows on the same thread (first touch,
 /// caches). Which thread runs a task is not fixed, though: for results that do not depend on the number of
-/// threads, cut the work and its partial sums by task number alone.
+/// threads, cut the work and its partial sums only by task number.
 class ThreadPool {
  public:
   enum class Work : uint8_t {

@@ -256,7 +256,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       Tensor::empty(runtime, {graph.nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_sender_terms");
   d_terms.receiver =
       Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_receiver_terms");
-  // Weight gradients are summed per slab, which the number of edges alone decides: same bits for any threads.
+  // Weight gradients are summed per slab, which only the number of edges decides: same bits for any threads.
   const int64_t slabs = gradient_slabs(graph.edges);
   const int64_t border = first_border_slab(graph, args.ghosts, slabs, stream.dry());
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();

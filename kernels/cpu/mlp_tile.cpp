@@ -303,7 +303,7 @@ void MlpTile<S>::finish(int64_t first_row, const Gemm<S>& last, const NormResult
 /// before.
 template <class S>
 void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out, TileScratch<S>& s) const {
-  const int64_t behind = first_row + rows;
+  const int64_t next = first_row + rows;
   const bool reads_saved = saved_complete_ && !later_transposed_.empty();
   s.prefetch.clear();
   if (reads_saved) {
@@ -311,12 +311,12 @@ void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out
       s.prefetch.add(saved_.pre_activations[layer], first_row, rows);
     for (size_t i = 0; i < inputs_.size(); ++i)
       if (layout_.first_weights[i] >= 0) s.prefetch.add(inputs_[i].x, first_row, rows);
-    s.prefetch.add(saved_.pre_norm, behind, rows);
-    s.prefetch.add(d_out, behind, rows);
-    s.prefetch.add(saved_.pre_activations.back(), behind, rows);
+    s.prefetch.add(saved_.pre_norm, next, rows);
+    s.prefetch.add(d_out, next, rows);
+    s.prefetch.add(saved_.pre_activations.back(), next, rows);
   } else {
-    for (const MlpInput& input : inputs_) s.prefetch.add(input.x, behind, rows);
-    s.prefetch.add(d_out, behind, rows);
+    for (const MlpInput& input : inputs_) s.prefetch.add(input.x, next, rows);
+    s.prefetch.add(d_out, next, rows);
   }
 }
 

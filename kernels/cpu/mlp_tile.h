@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine behind mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward
+// The engine of mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward
 // and backward. Weights are packed once per call.
 //
 // Weight gradients are accumulated per slab. A slab is a fixed range of rows (gradient_slabs), processed by
@@ -232,7 +232,7 @@ decltype(auto) dispatch_gemm_storage(DType dtype, Body&& body) {
   return dispatch_cpu_storage(dtype, body);
 }
 
-/// Number of slabs of a backward pass over `rows` rows. Depends on the number of rows alone, so that sums do
+/// Number of slabs of a backward pass over `rows` rows. Depends only on the number of rows, so that sums do
 /// not depend on threads.
 int64_t gradient_slabs(int64_t rows);
 

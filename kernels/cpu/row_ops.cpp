@@ -185,8 +185,8 @@ void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, in
   int64_t j = 0;
   for (; j + kTogether * lanes <= width; j += kTogether * lanes)
     sum_columns<kTogether>(all, count, index, x + j, x_row, accumulate, y + j);
-  over_row<T>(width - j, [&](int64_t behind, auto part) HWY_ATTR {
-    sum_columns<1>(part, count, index, x + j + behind, x_row, accumulate, y + j + behind);
+  over_row<T>(width - j, [&](int64_t rest, auto part) HWY_ATTR {
+    sum_columns<1>(part, count, index, x + j + rest, x_row, accumulate, y + j + rest);
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread: it holds the GPU's entry to account. Batches for the CPU are written ahead of their step, with
+// One thread: the reference for the GPU version. Batches for the CPU are written ahead of their step, with
 // the edges that a host thread has found (train/data/world_edges.h).
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/tables.h>

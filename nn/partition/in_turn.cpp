@@ -210,7 +210,7 @@ PartsInTurn::Level PartsInTurn::backward_stage(const Model& model, int64_t stage
 
 void PartsInTurn::add_gradients(const Model& model, const Loss& loss) {
   const auto stages = static_cast<int64_t>(model.stages.size());
-  std::vector<Level> values;  // behind each stage
+  std::vector<Level> values;  // after each stage
   for (int64_t stage = 0; stage < stages; ++stage)
     values.push_back(forward_stage(model, stage, stage > 0 ? &values.back() : nullptr));
   Level gradients = loss_gradients(values.back(), loss);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owners: which rank owns each node of a mesh that is split over ranks. A partition is a list with a rank for
-// each node; every way of making one depends on its arguments alone, so that each rank can make the same.
+// each node; every way of making one depends only on its arguments, so that each rank can make the same.
 #pragma once
 #include <cstdint>
 #include <span>

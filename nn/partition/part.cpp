@@ -204,16 +204,16 @@ Halo part_halo(Runtime& runtime, const Part& part, std::shared_ptr<HaloExchange>
   halo.interior = part.interior;
   if (!runtime.stream().on_gpu() || part.edge_sets.empty()) return halo;
   const PartEdges& edges = part.edge_sets.front();
-  const auto behind = [&](std::span<const int32_t> values, int64_t first, int64_t from,
-                          std::string_view name) {
+  const auto rest_of = [&](std::span<const int32_t> values, int64_t first, int64_t from,
+                           std::string_view name) {
     std::vector<int32_t> rest(values.begin() + first, values.end());
     for (int32_t& value : rest) value -= static_cast<int32_t>(from);
     return Tensor::from<int32_t>(runtime, rest, Shape{static_cast<int64_t>(rest.size())}, Tag::data, name);
   };
   halo.interior_edges = edges.interior;
-  halo.border_receivers = behind(edges.receivers, edges.interior, part.interior, "halo: receivers");
+  halo.border_receivers = rest_of(edges.receivers, edges.interior, part.interior, "halo: receivers");
   halo.border_offsets =
-      behind(edges.receiver_offsets, part.interior, edges.interior, "halo: receiver offsets");
+      rest_of(edges.receiver_offsets, part.interior, edges.interior, "halo: receiver offsets");
   return halo;
 }
 

@@ -319,7 +319,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=None, help="repeats one attack of --only")
     parser.add_argument("--only", default="", help="names of attacks, separated by commas")
-    parser.add_argument("--keep", default="", help="folder for what findings leave behind")
+    parser.add_argument("--keep", default="", help="folder for the files of findings")
     options = parser.parse_args()
     wanted = [attack for attack in ATTACKS if not options.only or attack.__name__ in options.only.split(",")]
     counts = {attack.__name__: 0 for attack in wanted}

@@ -63,7 +63,7 @@ struct Layers {
   Variable layer(Tape& tape, const Variable& in, size_t i) const {
     return ops::activation(tape, ops::linear(tape, in, weights[i], {}), Activation::tanh);
   }
-  /// Each layer a segment, behind one that is none.
+  /// Each layer a segment, after one that is none.
   Variable forward(Tape& tape, SavePolicy keep = SavePolicy::inputs) const {
     Variable y = layer(tape, x, 0);
     for (size_t i = 1; i < weights.size(); ++i) {

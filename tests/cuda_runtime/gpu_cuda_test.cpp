@@ -86,7 +86,7 @@ TEST_CASE_FIXTURE(FreshState, "a kernel that failed earlier is named as the caus
   gpu::destroy_stream(stream);
 }
 
-TEST_CASE_FIXTURE(FreshState, "freeing leaves no error behind") {
+TEST_CASE_FIXTURE(FreshState, "freeing leaves no error") {
   void* stream = gpu::create_stream(0);
   void* event = gpu::create_event(0);
   void* graph = gpu::end_capture(0, stream);

@@ -122,7 +122,7 @@ TEST_CASE("a slab is set apart while something in it is used") {
   heap.free(second);
   CHECK(heap.slab_bytes() == 0);
   CHECK(free_of(heap) == Free{3 * kMiB, 0, 3 * kMiB, 3 * kMiB});
-  CHECK(heap.largest_free() == 3 * kMiB);  // merged with what lies behind it
+  CHECK(heap.largest_free() == 3 * kMiB);  // merged with what follows it
   heap.free(large);
   CHECK(heap.allocate(2 * kMiB + 512, 512, Placement::slab) == nullptr);  // larger than a slab
   CHECK(heap.allocate(2 * kMiB, 4096, Placement::slab) == nullptr);       // it might not fit when aligned
@@ -147,7 +147,7 @@ TEST_CASE("growth takes the lowest hole that is large enough") {
   heap.map(kBase + 8 * kMiB, 2 * kMiB);
   heap.allocate(2 * kMiB, 512, Placement::high);
   heap.unmap(kBase + 6 * kMiB);
-  // A hole of 2 MiB behind 1 MiB that is free: 3 MiB fit there, more only at the end.
+  // A hole of 2 MiB after 1 MiB that is free: 3 MiB fit there, more only at the end.
   CHECK(heap.plan_growth(3 * kMiB, 512, Placement::low, 2 * kMiB).address == kBase + 6 * kMiB);
   CHECK(heap.plan_growth(3 * kMiB + 512, 512, Placement::low, 2 * kMiB).address == kBase + 10 * kMiB);
   heap.free(block);
@@ -348,7 +348,7 @@ void HeapFuzz::check() {
   slabs_seen = std::max(slabs_seen, static_cast<int64_t>(slabs.size()));
 }
 
-TEST_CASE("random operations beside a map of the bytes") {
+TEST_CASE("random operations match a byte-map model") {
   for (const uint64_t seed : {1, 2, 3}) {
     CAPTURE(seed);
     HeapFuzz fuzz(seed);

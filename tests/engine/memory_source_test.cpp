@@ -195,7 +195,7 @@ int64_t areas(const char* begin, int64_t bytes) {
   return count;
 }
 
-/// A host application that counts, and whose memory begins `offset` bytes behind a page.
+/// A host application that counts, and whose memory begins `offset` bytes after the start of a page.
 struct Application {
   explicit Application(int64_t at) : offset(at) {}
   MemoryCallbacks callbacks() {

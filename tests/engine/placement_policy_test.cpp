@@ -139,7 +139,7 @@ int count_right(bool named) {
   return right;
 }
 
-TEST_CASE("names tell apart what sizes do not") {
+TEST_CASE("requests of equal size are separated by name") {
   CHECK(count_right(true) == 200);
   CHECK(count_right(false) < 170);
 }

@@ -79,7 +79,7 @@ TEST_CASE("reuse removes only the part of a fence that it covers") {
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("random fences and reuses beside a map of the bytes") {
+TEST_CASE("random fences and reuses match a byte-map model") {
   TestMemorySource source;
   Draws draws(21);
   StreamFences fences;

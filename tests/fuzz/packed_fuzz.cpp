@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed files: raw, and with every checksum made right again, so that the checks behind them have to hold.
+// Packed files: raw, and with every checksum made right again, so that the checks after them have to hold.
 #include <meshgrad/train/data/packed_file.h>
 #include <xxhash.h>
 

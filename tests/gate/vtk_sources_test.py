@@ -140,7 +140,7 @@ def flat_meshes(program, folder):
 
 
 def solids(program, folder):
-    """A hexahedron with a wedge on it, a pyramid beside it, and a tetrahedron; and tetrahedra alone."""
+    """A hexahedron with a wedge on it, a pyramid beside it, and a tetrahedron; and only tetrahedra."""
     import meshio
     import numpy
     folder.mkdir()
@@ -346,7 +346,7 @@ def boundary_types(program, folder):
 
 
 def cell_graphs(program, folder):
-    """Fields on cells alone make a graph of the cells."""
+    """Fields only on cells make a graph of the cells."""
     import meshio
     import numpy
     folder.mkdir()

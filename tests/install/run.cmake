@@ -100,7 +100,7 @@ run(${work}/build/convert_files ${SOURCE}/../data/cylinder_flow_sample ${work}/s
 
 # From C and Fortran: by the CMake package, and by pkg-config.
 if(library)
-  # Open MPI alone: another mpirun has other options.
+  # Only Open MPI: another mpirun has other options.
   set(mpi OFF)
   if(FORTRAN AND MPIRUN AND NOT FLAGS)
     execute_process(COMMAND ${MPIRUN} --version OUTPUT_VARIABLE version ERROR_QUIET)

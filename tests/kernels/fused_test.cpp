@@ -120,7 +120,7 @@ struct EdgeShapeOf {
   bool last_block = false;  ///< neither e' nor the edges' gradient is needed
 };
 
-/// A graph with room for more than there is: indices behind the real counts point nowhere.
+/// A graph with room for more than there is: indices after the real counts point nowhere.
 Graph roomy_graph(Gpu& gpu, const Edges& edges, int64_t room) {
   Runtime host = make_runtime();
   const Graph exact = to_graph(host, edges);
@@ -326,7 +326,7 @@ TEST_CASE("fused edge update agrees with the reference" * doctest::skip(cuda_dev
     }
     check_edges({128, 3}, 31, 129, dtype, 0, seed++);
   }
-  // Nothing; nodes alone; a lone node; fewer edges than nodes; more tiles than warps.
+  // Nothing; only nodes; a lone node; fewer edges than nodes; more tiles than warps.
   for (const auto& [nodes, edges] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 0}, {33, 0}, {1, 1}, {1, 31}, {211, 33}, {129, 127}, {307, 1571}})
     check_edges(shapes[0], nodes, edges, DType::f16, nodes % 2, seed++);

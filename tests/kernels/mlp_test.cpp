@@ -219,10 +219,10 @@ TEST_CASE("mlp keeps the rows after the count") {
       const MlpShape shape{{33, 16}, 33, 3, 33, Activation::relu, Norm::layer};
       MlpCase mlp(runtime, random, shape, capacity, dtype);
       const Matrix d_out = mlp.values(random, capacity, 33);
-      const auto behind = [&](const Tensor& tensor) { return tensor.row_range(count, capacity); };
+      const auto padding = [&](const Tensor& tensor) { return tensor.row_range(count, capacity); };
       const auto poison = [&](const Tensor& tensor) {
-        const Tensor nan = unwritten(runtime, behind(tensor).shape(), dtype);
-        copy(nan, behind(tensor), runtime.stream());
+        const Tensor nan = unwritten(runtime, padding(tensor).shape(), dtype);
+        copy(nan, padding(tensor), runtime.stream());
         return nan;
       };
       for (const MlpInput& input : mlp.inputs) poison(input.x);
@@ -238,10 +238,10 @@ TEST_CASE("mlp keeps the rows after the count") {
       poison(args.d_out);
       backend.kernels->mlp.backward(args, runtime, runtime.stream());
 
-      CHECK(equal_bits(behind(forward.out), nan));
-      CHECK(equal_bits(behind(forward.saved.pre_norm), nan));
-      CHECK(equal_bits(behind(forward.saved.pre_activations[1]), nan));
-      CHECK(equal_bits(behind(args.d_inputs[0]), nan));
+      CHECK(equal_bits(padding(forward.out), nan));
+      CHECK(equal_bits(padding(forward.saved.pre_norm), nan));
+      CHECK(equal_bits(padding(forward.saved.pre_activations[1]), nan));
+      CHECK(equal_bits(padding(args.d_inputs[0]), nan));
       std::vector<Matrix> first;
       for (const Matrix& input : mlp.input_values) {
         first.emplace_back(count, input.cols,

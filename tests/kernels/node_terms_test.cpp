@@ -355,7 +355,7 @@ TEST_CASE("node terms of hubs are summed by a block" * doctest::skip(cuda_device
     CAPTURE(hub_edges);
     RandomMatrices random(seed++);
     Runtime runtime = make_runtime(1, kGpu);
-    // Three hubs: the first node, one inside the same tile behind an ordinary one, and the very last.
+    // Three hubs: the first node, one inside the same tile after an ordinary one, and the very last.
     reference::Edges edges{45, 45, random.indices(150, 45), {}};
     for (const int32_t node : {0, 2, 44}) {
       edges.senders.insert(edges.senders.begin() + node, static_cast<size_t>(hub_edges), node);

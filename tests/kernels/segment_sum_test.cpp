@@ -226,7 +226,7 @@ TEST_CASE("gather and segment_sum are each other's transpose") {
   }
 }
 
-TEST_CASE("segment_sum and gather leave the rows behind the count alone") {
+TEST_CASE("segment_sum and gather keep the rows after the count") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();

@@ -141,7 +141,7 @@ TEST_CASE("gradients of a state error are masked") {
         if (!add_prediction) check_spare(runtime, args.d_prediction, real);
       }
     }
-    // One of the two alone.
+    // Only one of the two.
     AccumulateErrorBackward one{.rows = rows,
                                 .d_after = d_after.tensor,
                                 .mask = mask_tensor(runtime, mask),

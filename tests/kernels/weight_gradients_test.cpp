@@ -35,7 +35,7 @@ struct WeightCase {
   double largest;  ///< product that took part
 };
 
-/// `hidden_rows` more rows of NaN lie behind the real count, which is then in device memory.
+/// `hidden_rows` more rows of NaN follow the real count, which is then in device memory.
 WeightCase make_case(Runtime& runtime, RandomMatrices& random, DType dtype, int64_t rows, int64_t in,
                      int64_t out, int64_t hidden_rows = 0) {
   const Matrix x = stored_as(dtype, random.normal(rows, in));
@@ -164,7 +164,7 @@ void check_same_bits(Runtime& runtime) {
   std::vector<Matrix> first;
   for (const int64_t hidden_rows : {0, 0, 1, 500}) {
     CAPTURE(hidden_rows);
-    // The same draws each time: rows behind the count are not drawn.
+    // The same draws each time: rows after the count are not drawn.
     RandomMatrices random(9400);
     std::vector<WeightCase> cases;
     cases.push_back(make_case(runtime, random, DType::f16, 1500, 64, 64, hidden_rows));

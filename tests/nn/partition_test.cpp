@@ -181,7 +181,7 @@ TEST_CASE("METIS balances work and cuts no more than bisection does") {
   const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
   CHECK(*std::max_element(work.begin(), work.end()) <= total / 4 * 105 / 100);
   CHECK(ghosts(owners) <= ghosts(bisect_coordinates(mesh.positions, 2, weights, 4)) * 12 / 10);
-  // Fewer nodes than parts; a node connected with itself alone; one direction only.
+  // Fewer nodes than parts; a node connected only with itself; one direction only.
   const EdgeList odd(3, {{0, 0}, {0, 1}});
   CHECK(metis_owners(std::vector{odd.view()}, std::vector<int32_t>{1, 1, 1}, 5) ==
         std::vector<int32_t>{0, 1, 2});

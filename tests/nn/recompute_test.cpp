@@ -88,7 +88,7 @@ ModelCase options_of(int64_t blocks, int64_t width) {
   return options;
 }
 
-/// Bit b of `cuts`: a segment ends behind block b; the last one ends with the last block.
+/// Bit b of `cuts`: a segment ends after block b; the last one ends with the last block.
 std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, SavePolicy keep = SavePolicy::inputs) {
   std::vector<RecomputedStages> result;
   int64_t begin = 1;

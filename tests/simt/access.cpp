@@ -5,7 +5,7 @@
 // - between blocks of a launch by atomic operations on one address. What a block did is released by an atomic
 //   operation of a thread that has called __threadfence since the block's last barrier (or after a barrier
 //   before which all threads had called it), and is acquired by a block of which a thread operates on
-//   the address later and, after that, calls __threadfence; its other threads take part behind the next
+//   the address later and, after that, calls __threadfence; its other threads take part after the next
 //   barrier.
 // - Atomic operations do not conflict with each other.
 // Blocks run one after the other, so of two blocks the one with the lower run was first.

@@ -15,7 +15,7 @@ inline constexpr int64_t kHugePage = int64_t{2} << 20;
 inline constexpr int64_t kDeviceBytes = int64_t{2} << 30;
 /// More than the memory: allocators reserve addresses for their whole limit.
 inline constexpr int64_t kArenaBytes = int64_t{6} << 30;
-/// What a block may have, as on an H200; without dynamic memory, and of fixed arrays alone.
+/// What a block may have, as on an H200; without dynamic memory, and only of fixed arrays.
 inline constexpr int kSharedBytes = 232448;
 inline constexpr int kStaticSharedBytes = 48 * 1024;
 /// NaN in every floating type, -1 in every integer.
@@ -66,7 +66,7 @@ class Arena {
   }
   Page& page(const void* address) const { return pages_[offset(address) / kPageBytes]; }
 
-  /// Addresses alone: nullptr when there are none. Whole pages; from the high end for large reservations.
+  /// Only addresses: nullptr when there are none. Whole pages; from the high end for large reservations.
   char* reserve(int64_t bytes, int64_t alignment, bool high);
   void release(char* address, int64_t bytes);
   /// Device memory that counts, of both devices together; false when it is full.

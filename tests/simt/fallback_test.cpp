@@ -96,7 +96,7 @@ TEST_CASE("too little shared memory is a reason with bytes") {
   CHECK(test::contains(forward.front(), "MLP forward runs op by op, not as a fused kernel: "));
   CHECK(
       test::contains(forward.front(), " bytes of shared memory per thread block, and the device has 166912"));
-  // Backward needs more for each warp: six matrices fit an H100 in forward alone, four an A100.
+  // Backward needs more for each warp: six matrices fit an H100 only in forward, four an A100.
   CHECK(messages_of({3, 128, 4}).empty());
   const Messages six = messages_of({.inputs = 3, .width = 128, .layers = 4, .backward = true});
   REQUIRE(six.size() == 1);

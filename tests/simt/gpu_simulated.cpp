@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated device behind engine/gpu.h: two devices whose memory the host cannot touch, and whose streams
+// The simulated device of engine/gpu.h: two devices whose memory the host cannot touch, and whose streams
 // run their work when the host waits for it.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
@@ -245,7 +245,7 @@ void* allocate(int device, int64_t bytes) {
   simt::check_usable(device);
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
-  // A page behind the last that is not mapped.
+  // A page after the last that is not mapped.
   char* memory =
       arena().commit(bytes) ? arena().reserve(bytes + simt::kPageBytes, simt::kPageBytes, false) : nullptr;
   if (memory == nullptr) throw refusal(fmt::format("{} bytes of device memory", bytes), "fewer");

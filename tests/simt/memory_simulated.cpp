@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated device's memory behind engine/memory/source_cuda.h.
+// The simulated device's memory, for engine/memory/source_cuda.h.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>

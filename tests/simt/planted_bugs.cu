@@ -283,7 +283,7 @@ const std::vector<Bug>& bugs() {
       bug<misaligned_vector>("a vector of an odd row", "for 16 bytes at"),
       bug<misaligned_pair>("a pair of an odd column", "for 8 bytes at"),
       bug<ticket<1>>("a ticket without a fence before", "a race"),
-      bug<ticket<2>>("a ticket without a fence behind", "a race"),
+      bug<ticket<2>>("a ticket without a fence after it", "a race"),
       bug<ticket<3>>("a ticket without a barrier", "a race"),
   };
   return kBugs;

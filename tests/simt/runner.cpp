@@ -29,7 +29,7 @@ namespace {
 namespace context = boost::context::detail;
 
 constexpr uint32_t kMostEpochs = 1u << 20;
-constexpr int64_t kStaticWindow = int64_t{1} << 20;  // behind the dynamic shared memory
+constexpr int64_t kStaticWindow = int64_t{1} << 20;  // after the dynamic shared memory
 
 std::vector<LaunchReport> reports;
 uint32_t runs = 0;
@@ -204,7 +204,7 @@ std::string text(const Location& where) {
 std::string text(const void* code) {
   Dl_info info{};
   if (dladdr(code, &info) == 0) return fmt::format("code at {}", code);
-  // A return address is behind the call.
+  // A return address is after the call.
   const auto offset = static_cast<const char*>(code) - static_cast<const char*>(info.dli_fbase) - 1;
   const std::string command = fmt::format("addr2line -e '{}' {:#x} 2>/dev/null", info.dli_fname, offset);
   std::string line;

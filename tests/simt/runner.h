@@ -231,7 +231,7 @@ void suspend();
 void make_ready(const Thread& thread);
 /// A deadlock: all threads wait for each other.
 [[noreturn]] void report_deadlock();
-/// Looks whether lanes wait for `thread` alone, which has exited.
+/// Looks whether lanes wait only for `thread`, which has exited.
 void leave_warp(const Thread& thread);
 
 /// Runs a launch to its end. Throws DeviceError. The arena is open.

@@ -234,7 +234,7 @@ std::unique_ptr<Graph> Streams::end_capture(Stream& stream) {
   if (joined.size() < nodes.size()) {
     throw meshgrad::device_error("simulated device", "a capture whose streams have all joined its first",
                                  "work that the first stream does not wait for",
-                                 "record an event behind it, and let the first stream wait for that");
+                                 "record an event after it, and let the first stream wait for that");
   }
   return std::make_unique<Graph>(std::move(capture->graph));
 }

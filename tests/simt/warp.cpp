@@ -81,7 +81,7 @@ int source_lane(const Thread& thread, int lane) {
     case WarpOp::down:
       return at + thread.argument < width ? lane + thread.argument : lane;
     default: {
-      // A lane of a segment behind the own one keeps its value.
+      // A lane of a later segment keeps its value.
       const int other = lane ^ thread.argument;
       return other < segment + width ? other : lane;
     }

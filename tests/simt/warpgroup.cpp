@@ -30,10 +30,10 @@ void meet(int argument, uint64_t value, Location where, Finish&& finish) {
   const OutsideKernel outside;
   Thread& me = *runner.current;
   const int first = first_of_group();
-  // A GPU's warp may still be divided behind the branch, and the instruction is undefined then.
+  // A GPU's warp may still be divided after the branch, and the instruction is undefined then.
   if (me.alone) {
     fail("__syncwarp between copies that one thread starts and an operation of its warpgroup",
-         fmt::format("thread {} at {}", runner.index_of(me), text(where)), "call it behind the branch");
+         fmt::format("thread {} at {}", runner.index_of(me), text(where)), "call it after the branch");
   }
   if (runner.launch->threads < first + kGroup) {
     fail("warpgroups of 128 threads", fmt::format("{} threads at {}", runner.launch->threads, text(where)),
@@ -112,9 +112,9 @@ void read_operand(uint64_t descriptor, int columns, bool half, float* values, in
   const int64_t pattern = mode == 0 ? 16 : panel * 16;  // bytes after which the exchange repeats
   if ((start - base * 128) % pattern != 0) {
     fail(fmt::format("operands that begin at a multiple of {} bytes", pattern),
-         fmt::format("shared address {}, {} bytes behind one, at {}", start, start % pattern,
+         fmt::format("shared address {}, {} bytes after one, at {}", start, start % pattern,
                      text(thread_at(first).where)),
-         "put them behind aligned_shared");
+         "put them after aligned_shared");
   }
   const int64_t next_panel = mode == 0 ? stride : leading, next_rows = mode == 0 ? leading : stride;
   std::vector<const char*> read;

@@ -135,7 +135,7 @@ CellList polygons_of(const FacedCells& cells) {
 }
 
 /// [2, pairs] of cells that share a face. A face of more than two cells joins each to the next. Faces are
-/// compared with those of the same lowest node alone.
+/// compared only with those of the same lowest node.
 std::vector<int32_t> cells_with_one_face(const RawTrajectory& mesh, CellKind kind) {
   std::vector<int32_t> nodes;
   const auto for_each_sorted = [&](auto visit) {

@@ -125,7 +125,7 @@ class Packer {
                     t.name, displacement_, kWorldPosition, displacement_));
   }
 
-  // Cells as nodes, where they are asked for or alone have fields; polygons and polyhedra as their sides.
+  // Cells as nodes, where they are asked for or only they have fields; polygons and polyhedra as their sides.
   void choose_graph(RawTrajectory& t) {
     const WarningCallback warn = [&](const std::string& text) { warnings_.add(text); };
     const bool automatic = options_.graph == GraphOn::automatic;
@@ -217,7 +217,7 @@ class Packer {
             {},         field.node_split};
   }
 
-  // The place of the positions among the first trajectory's fields, if they alone are missing: among those
+  // The place of the positions among the first trajectory's fields, if only they are missing: among those
   // that move, one that stands still has its positions in every frame.
   std::optional<size_t> place_of_positions(const RawTrajectory& t) const {
     const auto is_position = [](const auto& field) { return field.name == kWorldPosition; };

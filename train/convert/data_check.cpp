@@ -32,7 +32,7 @@ struct MeshAdvice {
 constexpr MeshAdvice kMeshAdvice[] = {
     {"nodes at the place", "no edge joins them, so that nothing passes where the parts of the mesh meet",
      "merge coincident nodes before the conversion (in ParaView: Clean to Grid)"},
-    {"nodes without an edge", "they get no messages and are predicted from their own inputs alone",
+    {"nodes without an edge", "they get no messages and are predicted only from their own inputs",
      "leave nodes out that no cell has"},
     {"cells that repeat", "they may be damaged; the edges are those of the nodes that remain",
      "look at these cells in the mesher"},

@@ -36,7 +36,7 @@ struct ComponentSummary {
 struct FieldSummary {
   FieldInfo info;
   double values = 0;                         ///< per component that were finite; 0 in a field of integers
-  std::vector<ComponentSummary> components;  ///< of a field of integers: ranges over the training split alone
+  std::vector<ComponentSummary> components;  ///< of a field of integers: ranges over only the training split
 };
 
 struct DataSummary {

@@ -56,7 +56,7 @@ class Listing {
   std::vector<std::string> left_out;
 
  private:
-  /// Those of the folder alone; returns the folders in it.
+  /// Only those of the folder; returns the folders in it.
   std::vector<fs::path> add_files(const fs::path& folder, const std::string& split) {
     std::vector<fs::path> folders;
     std::error_code error;

@@ -76,7 +76,7 @@ std::optional<RecordRange> range_named(std::string_view name, const FileNames& f
   return range;
 }
 
-/// The next name of a list "a, b, ..", and the rest behind its comma. A name that holds a comma, a "#" or
+/// The next name of a list "a, b, ..", and the rest after its comma. A name that holds a comma, a "#" or
 /// blanks at its ends stands in double quotes. Nothing at the end, which may be a comment.
 std::optional<std::string_view> next_name(std::string_view& rest, const std::string& place) {
   rest = trimmed(rest);
@@ -87,13 +87,13 @@ std::optional<std::string_view> next_name(std::string_view& rest, const std::str
     return trimmed(std::exchange(rest, rest.substr(end)).substr(0, end));
   }
   const size_t end = rest.find('"', 1);
-  const std::string_view behind = end == std::string_view::npos ? "" : trimmed(rest.substr(end + 1));
-  if (end == std::string_view::npos || !(behind.empty() || behind.front() == ',' || behind.front() == '#')) {
+  const std::string_view after = end == std::string_view::npos ? "" : trimmed(rest.substr(end + 1));
+  if (end == std::string_view::npos || !(after.empty() || after.front() == ',' || after.front() == '#')) {
     throw data_error(place, "a name in double quotes, then a comma or the end of the line",
                      fmt::format("{}", rest.substr(0, 80)),
-                     "close the quotes behind the name, as in \"a,b.npz:0-7\"");
+                     "close the quotes after the name, as in \"a,b.npz:0-7\"");
   }
-  return std::exchange(rest, behind).substr(1, end - 1);
+  return std::exchange(rest, after).substr(1, end - 1);
 }
 
 /// The split of a line "SPLIT: ...", as listed; throws for other lines.

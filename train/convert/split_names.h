@@ -15,7 +15,7 @@ namespace meshgrad {
 /// separator: "a_train", "Test-3", "run.val".
 std::string split_of_name(std::string_view name);
 
-/// Whether a folder of this name contains the files of one split: the word alone.
+/// Whether a folder of this name contains the files of one split: it is exactly that word.
 bool is_split_folder(std::string_view name);
 
 /// "a, b, c and 7 more" of at most `most` items.

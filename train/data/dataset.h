@@ -214,7 +214,7 @@ class Dataset {
   /// background. Costs nothing when it was read before.
   void read_ahead(std::string_view split, int64_t i) const;
 
-  /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
+  /// Frames of trajectory i of a split; reads only the index and verifies nothing.
   int64_t frames(std::string_view split, int64_t i) const;
   /// The most nodes and the most edges that a mesh of a split has; likewise, unless edges are made.
   struct MeshSizes {
@@ -225,8 +225,8 @@ class Dataset {
   MeshSizes mesh_sizes(std::string_view split, int64_t i) const;
 
   /// Over all rows and all frames (or pairs, or triples of frames) of the training split; of a field on
-  /// nodes, over nodes of the named types alone. Integers have values, no changes. Values are those stored,
-  /// less FieldInfo::offset.
+  /// nodes, over only the nodes of the named types. Integers have values, no changes. Values are those
+  /// stored, less FieldInfo::offset.
   FieldStatistics field_stats(std::string_view name, const NodeTypeSet& types = NodeTypeSet::all(),
                               Quantity which = Quantity::value) const;
   /// Edge features [relative position (sender minus receiver), norm], over the training split's meshes, each

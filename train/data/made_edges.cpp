@@ -97,7 +97,7 @@ struct PeriodicBox {
       }
     }
   }
-  /// Along a periodic axis the distance behind the lower border, from 0 to the period.
+  /// Along a periodic axis the distance from the lower border, from 0 to the period.
   double folded(const MeshView& mesh, size_t node, size_t axis) const {
     const double d = coordinate(mesh, node, axis) - low[axis];
     if (period[axis] <= 0.0) return d;

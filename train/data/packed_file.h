@@ -240,7 +240,7 @@ class PackedFile {
   const PackedTrailer& trailer() const { return trailer_; }
   /// The manifest, JSON; empty where there is none. Throws DataError where it is damaged.
   std::string manifest() const;
-  /// False of sizes alone, and of data in memory.
+  /// False of only sizes, and of data in memory.
   bool has_sections() const { return !bytes_.empty(); }
 
   /// Compares size and modification time of the open file with what they were. After a change, everything
@@ -253,7 +253,7 @@ class PackedFile {
   /// Checks the mesh or the trajectory if that was not done yet; the index must be in range.
   MeshView mesh(int64_t index) const;
   const TrajectoryRecord& trajectory(int64_t index) const;
-  /// The same without verifying anything: sizes alone.
+  /// The same without verifying anything: only sizes.
   const TrajectoryRecord& trajectory_record(int64_t index) const;
   const MeshRecord& mesh_record(uint64_t index) const;
   /// Of a trajectory that was checked.

@@ -57,7 +57,7 @@ void put(std::vector<double>& numbers, const std::vector<ValueRange>& ranges) {
   for (const ValueRange& r : ranges) numbers.insert(numbers.end(), {r.count, r.min, r.max});
 }
 
-// Both are three numbers; returns the position behind the last.
+// Both are three numbers; returns the position after the last.
 template <class Triple>
 size_t take(std::span<const double> numbers, size_t at, std::vector<Triple>& triples) {
   for (Triple& triple : triples) {

@@ -41,7 +41,7 @@ class FieldMoments {
   /// Holds these groups too, ascending, with nothing counted where they are new.
   void hold(std::span<const int32_t> groups);
 
-  /// Of floats alone; a field of integers has ranges and no moments.
+  /// Only of floats; a field of integers has ranges and no moments.
   bool has_moments() const { return is_floating(dtype_); }
   /// Throws InternalError when the group is not held.
   Moments& at(Quantity quantity, int64_t group, int component);
@@ -56,7 +56,7 @@ class FieldMoments {
   const std::vector<ValueRange>& ranges() const { return ranges_; }
 
   /// Adds a trajectory: `values` [frames, rows, components], `group_of_row` [rows], each at least 0. Groups
-  /// are held as needed. Integers add to ranges alone; floats must not be added to a field of integers.
+  /// are held as needed. Integers add only to ranges; floats must not be added to a field of integers.
   void add(std::span<const float> values, std::span<const int32_t> group_of_row, int64_t frames);
   void add(std::span<const int32_t> values, std::span<const int32_t> group_of_row, int64_t frames);
   void add(std::span<const int64_t> values, std::span<const int32_t> group_of_row, int64_t frames);

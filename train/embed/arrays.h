@@ -36,7 +36,7 @@ class Numbers {
   bool wide() const { return wide_; }    ///< f64
   Device device() const { return device_; }
   const void* data() const { return data_; }
-  /// The numbers if they are f32, else nothing; doubles() likewise. Not copied. Read on the host alone.
+  /// The numbers if they are f32, else nothing; doubles() likewise. Not copied. Read only on the host.
   std::span<const float> floats() const { return {static_cast<const float*>(data_), wide_ ? 0 : size_}; }
   std::span<const double> doubles() const { return {static_cast<const double*>(data_), wide_ ? size_ : 0}; }
   double operator[](size_t i) const { return wide_ ? doubles()[i] : static_cast<double>(floats()[i]); }
@@ -69,7 +69,7 @@ class Integers {
   bool wide() const { return wide_; }  ///< of 64 bits
   Device device() const { return device_; }
   const void* data() const { return data_; }
-  /// Those of 32 bits, else nothing. Read on the host alone.
+  /// Those of 32 bits, else nothing. Read only on the host.
   std::span<const int32_t> values() const { return {static_cast<const int32_t*>(data_), wide_ ? 0 : size_}; }
   std::span<const int64_t> wide_values() const {
     return {static_cast<const int64_t*>(data_), wide_ ? size_ : 0};
@@ -99,7 +99,7 @@ class WritableNumbers {
   bool wide() const { return wide_; }
   Device device() const { return device_; }
   void* data() const { return data_; }
-  /// On the host alone.
+  /// Only on the host.
   void set(size_t i, double value) {
     if (wide_) {
       static_cast<double*>(data_)[i] = value;

@@ -50,7 +50,7 @@ T& given(T* pointer, const char* what) {
 
 [[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);
 
-/// A structure of the caller as this header has it: members behind the size that the caller's header gave it
+/// A structure of the caller as this header has it: members beyond the size that the caller's header gave it
 /// have their defaults. `earlier`: the sizes that headers before this one gave it. Throws InvalidArgument.
 template <class Structure>
 Structure completed(const Structure& given, Structure defaults, std::initializer_list<size_t> earlier,

@@ -27,7 +27,7 @@ class HostCopies {
   /// Of 32 bits; `columns`: of a row, for the error of a number that has more.
   Integers read(const Integers& values, std::string_view what, int64_t columns = 1);
   MeshArrays read(MeshArrays mesh);
-  /// Of cells, edges, and the lists of ghosts alone.
+  /// Only of cells, edges, and the lists of ghosts.
   MeshArrays read_connections(MeshArrays mesh);
   /// Room for values that read_again() brings from the device, or write_back() to it.
   Numbers room_for(const Numbers& values, std::string_view what);

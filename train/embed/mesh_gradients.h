@@ -29,10 +29,10 @@ MeshGradients zero_gradients(const FieldSelection& fields, const MeshView& mesh)
 
 /// From the state in which nodes of data.kinematic_types have their known values: these leave it for `next`.
 void set_next_known(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients);
-/// Of the normalised prediction, [nodes, outputs], from those of the state behind the step.
+/// Of the normalised prediction, [nodes, outputs], from those of the state after the step.
 void prediction_gradients(const FieldSelection& fields, const MeshView& mesh, const Normalizer& targets,
                           const MeshGradients& after, std::span<double> rows);
-/// From the state behind a step to the state before it, without the part that passes through the model.
+/// From the state after a step to the state before it, without the part that passes through the model.
 void step_back(const FieldSelection& fields, const MeshView& mesh, MeshGradients& gradients);
 /// The part that does: adds gradients of normalised node features, [nodes, node_inputs], of normalised edge
 /// features, [edges, edge_inputs], and of those of world edges, [edges, world_inputs], to those of fields and

@@ -51,7 +51,7 @@ std::vector<double> widened_rows(const Tensor& tensor, std::span<const int32_t> 
 }
 
 /// The power of two that brings the largest value to [0.5, 1): gradients then fit in 16 bits. Infinity for
-/// zeros alone, which any other fits.
+/// only zeros, which any other fits.
 double scale_of(std::span<const double> values) {
   double largest = 0;
   for (const double value : values) largest = std::max(largest, std::abs(value));

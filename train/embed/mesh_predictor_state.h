@@ -27,7 +27,7 @@ struct MeshState {
   std::vector<uint8_t> set_next;           // likewise
   std::vector<double> given_gradient;      // of J by `state.current`; empty: 0
   std::optional<MeshGradients> gradients;  // after backward()
-  /// Then, of values given for a recorded step; the last ones are those given behind all steps.
+  /// Then, of values given for a recorded step; the last ones are those given after all steps.
   struct OfStep {
     std::vector<std::vector<double>> next;      // by known change
     std::vector<std::vector<double>> boundary;  // by target, the last that were set; empty: none
@@ -147,7 +147,7 @@ struct MeshPredictor::Loaded {
   std::vector<double> seed_of_step();
   void run_backward(const StateOf& states, std::vector<double> seed);
   StateOf states_now() const;
-  /// Which has the positions alone.
+  /// Which has only the positions.
   std::vector<FieldState> states_of(const RecordedStep& step);
   /// The positions that a mesh's edges follow; empty for one that does not move. Valid until the next call.
   std::span<const float> positions_of(const StateOf& states, size_t mesh);

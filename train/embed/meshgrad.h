@@ -11,7 +11,7 @@
  * thread at a time, and any thread may be next. Handles of different runtimes may be used at the same time.
  *
  * fork(). At that moment no thread may be within a call. The child may use and destroy its copies of handles
- * on the CPU without a communicator; they work on the calling thread alone. Those on a GPU or with a
+ * on the CPU without a communicator; they work only on the calling thread. Those on a GPU or with a
  * communicator stay the parent's: in the child calls with them are MESHGRAD_INVALID_ARGUMENT, and _destroy
  * does nothing. A runtime that the child makes itself is a new one, with threads. A child that calls exec()
  * needs none of this.
@@ -261,7 +261,7 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
  * call meshgrad_trainer_create or _load, _train, _held_out_loss and _save, in the same order; each saves to a
- * path of its own. The other functions concern one process alone. On a mesh in parts all processes make all
+ * path of its own. The other functions concern only one process. On a mesh in parts all processes make all
  * calls in the same order, and a frame is one of the whole mesh. */
 
 typedef struct meshgrad_trainer meshgrad_trainer;
@@ -282,7 +282,7 @@ typedef struct meshgrad_trainer_options {
   int32_t field_count;
   int32_t most_recent;    /* 0: each sample is kept with the same probability; 1: the newest are kept */
   int64_t capacity;       /* samples kept for training */
-  int64_t held_out_every; /* every n-th sample is for evaluation alone; 0: none */
+  int64_t held_out_every; /* every n-th sample is only for evaluation; 0: none */
   int64_t held_out;       /* of these, the newest are kept */
 } meshgrad_trainer_options;
 

@@ -13,7 +13,7 @@ Config online_config(Config config);
 /// Without trajectories.
 Dataset empty_dataset(const OnlineOptions& options, const Config& config);
 
-/// With the fields that the model reads alone, in the order of a checkpoint's description. Throws
+/// With only the fields that the model reads, in the order of a checkpoint's description. Throws
 /// InvalidArgument for a field without components, ConfigError for one that is missing.
 OnlineOptions with_used_fields(OnlineOptions options, const Config& config);
 

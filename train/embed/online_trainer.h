@@ -30,7 +30,7 @@ struct OnlineOptions {
   Replay replay = Replay::reservoir;
   int64_t capacity = 256;      ///< samples kept for training; one is 2 frames (3 of second changes), or more
                                ///< with data.history and unroll.steps
-  int64_t held_out_every = 8;  ///< every n-th sample is for evaluation alone; 0: none
+  int64_t held_out_every = 8;  ///< every n-th sample is only for evaluation; 0: none
   int64_t held_out = 32;       ///< of these, the newest are kept
 };
 

@@ -357,7 +357,7 @@ void ReplayBuffer::load(const SafetensorsView& view) {
         check(part->ghost_owner.size() == part->ghost_number.size() &&
                   part->ghost_owner.size() <= view.at(prefix + "node_type").elements(),
               prefix + "ghost_number", part->ghost_number.size());
-        // Files of earlier versions have none: each rank then counts its nodes alone.
+        // Files of earlier versions have none: each rank then counts only its nodes.
         if (view.contains(prefix + "numbers")) numbers = values_of<int32_t>(view, prefix + "numbers");
         check(numbers.empty() || numbers.size() == view.at(prefix + "node_type").elements(),
               prefix + "numbers", numbers.size());

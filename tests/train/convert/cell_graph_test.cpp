@@ -153,7 +153,7 @@ class QuadraticGrid {
   std::map<Point, int64_t> numbers_;
 };
 
-/// The area of the faces that one cell alone has; `graph` has an edge for each of the others.
+/// The area of the faces that only one cell has; `graph` has an edge for each of the others.
 double free_area(const RawTrajectory& t, const RawTrajectory& graph) {
   FacedCells cells;
   for (size_t cell = 0; cell < t.cells.size(); cell += 4)

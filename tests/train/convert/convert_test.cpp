@@ -326,7 +326,7 @@ TEST_CASE("HDF5: trajectories of both kinds and rows by name") {
   CHECK(square.field("velocity").frame(2)[2 * 3 + 1] == -23.0F);
   CHECK(data.trajectory("train", 1).mesh().nodes == 3);
 
-  // A z that is the same everywhere in the first trajectory alone is not dropped in silence.
+  // A z that is the same everywhere only in the first trajectory is not dropped in silence.
   options.input = kTestData / "flat_then_deep.h5";
   CHECK(contains(message_of([&] { convert(options); }), "nodal_data: z] needed the same everywhere"));
   options.input = kTestData / "two_meshes_unnamed.h5";

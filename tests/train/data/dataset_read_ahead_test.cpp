@@ -29,7 +29,7 @@ int64_t resident_pages(const MappedFile& file, uint64_t begin, uint64_t bytes) {
   return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1U) != 0; });
 }
 
-TEST_CASE("reading ahead leaves a trajectory in memory alone") {
+TEST_CASE("reading ahead skips a trajectory in memory") {
   const test::ScratchDirectory scratch;
   const std::filesystem::path path = test::pack_waves(scratch.path, 40, 200);
   const Dataset dataset = Dataset::open(path);

@@ -262,7 +262,7 @@ TEST_CASE("a batch has the world edges of noisy positions") {
             wanted[e]);
   CHECK(world.graph.receiver_offsets.values<int32_t>()[static_cast<size_t>(before)] == count);
   CHECK(world.graph.sender_offsets.values<int32_t>()[static_cast<size_t>(before)] == count);
-  // Statistics are of the real edges alone.
+  // Statistics are only of the real edges.
   CHECK(learned.world.count() == static_cast<double>(count));
   learned.world.normalize(std::span(rows));
   for (size_t i = 0; i < rows.size(); ++i)

@@ -400,7 +400,7 @@ void take_earlier_structures(Host& c) {
   static_assert(sizeof(EarlierMesh) == offsetof(meshgrad_mesh, ghost_owner));
   struct {
     EarlierMesh meshes[2];
-    std::array<uint8_t, sizeof(meshgrad_mesh)> other;  // the program's, behind its structures
+    std::array<uint8_t, sizeof(meshgrad_mesh)> other;  // the program's, after its structures
   } stack;
   stack.other.fill(0xAB);
   HostMesh mesh = c.mesh();

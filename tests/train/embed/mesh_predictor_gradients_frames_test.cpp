@@ -40,7 +40,7 @@ struct Kind {
   double moved = 0.1;    // step of positions: a model of their changes reads them in units of kMotion
 };
 
-/// What a prediction reads. "stress" depends on positions through the model alone.
+/// What a prediction reads. "stress" depends on positions only through the model.
 struct Inputs {
   test::SquareRecord record = test::wave_record(kSide, 1, 0);
   std::vector<int32_t> types{record.node_type.begin(), record.node_type.end()};

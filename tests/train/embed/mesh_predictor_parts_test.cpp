@@ -174,7 +174,7 @@ TEST_CASE("prediction on parts is that on the whole mesh") {
   for (const Config& config : other_models()) check_prediction_on_parts(config);
 }
 
-/// Gradients of J, weights times the field "velocity" behind three steps on two meshes, of which the second
+/// Gradients of J, weights times the field "velocity" after three steps on two meshes, of which the second
 /// gets new boundary values before the last step.
 struct Gradients {
   std::vector<double> velocity, before, positions, speed, condition;

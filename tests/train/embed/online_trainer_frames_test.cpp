@@ -30,8 +30,8 @@ std::vector<double> saved(const std::string& file, const std::string& name) {
 std::string trained(const test::ScratchDirectory& scratch, Runtime& runtime, const Config& config,
                     const Wave& wave) {
   const std::string half = scratch.path / "half.safetensors", end = scratch.path / "end.safetensors";
-  const auto append = [&](OnlineTrainer& trainer, int64_t first, int64_t behind) {
-    for (int64_t t = first; t < behind; ++t) {
+  const auto append = [&](OnlineTrainer& trainer, int64_t first, int64_t stop) {
+    for (int64_t t = first; t < stop; ++t) {
       trainer.set_field("velocity", wave.velocity(t));
       trainer.append();
     }
@@ -55,7 +55,7 @@ std::string trained(const test::ScratchDirectory& scratch, Runtime& runtime, con
   return end;
 }
 
-/// Squared error of one step behind frame t, and of no change.
+/// Squared error of one step after frame t, and of no change.
 std::pair<double, double> errors(Runtime& runtime, const std::string& file, const Wave& wave, int64_t t) {
   MeshPredictor predictor(runtime, file);
   const DataConfig& data = predictor.config().data;
@@ -125,7 +125,7 @@ TEST_CASE("OnlineTrainer takes data.kinematic_types as inputs") {
   Config config = frames_config();
   config.data.kinematic_types = {4};
   const std::string file = trained(scratch, runtime, config, wave);
-  // Columns behind the value: the known change, 0 at other nodes.
+  // Columns after the value: the known change, 0 at other nodes.
   double sum = 0, count = 0;
   for (int64_t t = 0; t + 1 < wave.frames; ++t) {
     for (size_t node = 0; node < wave.types.size(); ++node, ++count) {

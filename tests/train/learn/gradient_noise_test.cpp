@@ -96,7 +96,7 @@ TEST_CASE("a window of several batches logs its noise") {
   Config stopped = config;
   stopped.run.dir += "_stopped";
   int asked = 0;
-  test::train_here(stopped, false, [&] { return ++asked == 4; });  // behind a batch of a window
+  test::train_here(stopped, false, [&] { return ++asked == 4; });  // after a batch of a window
   test::train_here(stopped, true);
   CHECK(test::lasting_metrics(stopped.run.dir) == test::lasting_metrics(config.run.dir));
 

@@ -229,7 +229,7 @@ TEST_CASE("a run without a new best ends early, and stays ended") {
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.validate_every = 2;
   config.train.patience = 3;
-  config.optimizer.lr = 0.0;  // nothing improves behind the first validation
+  config.optimizer.lr = 0.0;  // nothing improves after the first validation
   config.schedule.name = ScheduleName::constant;
   const TrainResult result = test::train_here(config);
   CHECK_FALSE(result.stopped);

@@ -69,7 +69,7 @@ TEST_CASE("history: inputs are the last changes, latest first") {
       const double goal = second ? change(5) - change(4) : change(5);
       CHECK(batch.tensor("target").values<double>()[i] == doctest::Approx(goal).epsilon(1e-12));
     }
-    for (size_t node = 0; node < 16; ++node) {  // the one-hot type is behind them
+    for (size_t node = 0; node < 16; ++node) {  // the one-hot type follows them
       for (size_t type = 0; type < 9; ++type) {
         const bool is = c.dataset.trajectory("train", 0).mesh().node_type[node] == static_cast<int32_t>(type);
         CHECK(x[node * kColumns + 6 + type] == (is ? 1.0 : 0.0));

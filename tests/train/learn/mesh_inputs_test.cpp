@@ -329,7 +329,7 @@ TEST_CASE("a union of meshes is the graph of their shifted edges") {
   }
 }
 
-TEST_CASE("a batch is its samples one behind the other") {
+TEST_CASE("a batch is its samples one after the other") {
   DataFixture f;
   const MeshDynamics features(f.dataset, hand_config());
   const NoiseOptions noise{0.5, 1.0, 1};

@@ -82,7 +82,7 @@ TEST_CASE("a damaged line of the log loses only that line") {
 [1]
 {"step": 2, "loss": 1}
 {"step": 3, "loss": 1}
-nonsense behind the end
+nonsense after the end
 )";
   std::int64_t damaged = 0;
   CHECK(read_metrics(path, &damaged).size() == 3);

@@ -181,7 +181,7 @@ TEST_CASE("gradients freed between windows leave the same run") {
     CHECK(piece(false, 5));  // in the middle of the third window
     CHECK_FALSE(piece(true, -1));
     CHECK(between == std::vector<int64_t>(6, 0));
-    CHECK(within.size() == 12);  // behind the first and the second batch of each window
+    CHECK(within.size() == 12);  // after the first and the second batch of each window
     CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(kept));
     const SafetensorsFile a(kept / "checkpoints" / "last.safetensors");
     const SafetensorsFile b(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");

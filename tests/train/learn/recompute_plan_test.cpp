@@ -36,7 +36,7 @@ std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
   return costs;
 }
 
-/// Calls `body` with every way to deal with the stages from `stage` on, behind those in `way`.
+/// Calls `body` with every plan of the stages from `stage` on, after those in `way`.
 void for_all_ways(std::span<const StageCost> costs, std::vector<RecomputedStages>& way, int64_t stage,
                   const std::function<void(const std::vector<RecomputedStages>&)>& body) {
   if (stage == static_cast<int64_t>(costs.size())) return body(way);

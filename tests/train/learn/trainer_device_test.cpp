@@ -113,7 +113,7 @@ TEST_CASE("no step waits for the device" * doctest::skip(cuda_devices().empty())
   for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
     Config config = in(tiny_config(scratch.path), scratch.path, graphs == GraphsMode::off ? "off" : "on");
     config.graphs = graphs;
-    config.precision = DType::f16;  // and skips, which the device decides on alone
+    config.precision = DType::f16;  // and skips, which only the device decides on
     config.loss_scale.rule = {.initial = 1e9, .interval = 2, .cap = 1e9};
     config.train.free_gradients = graphs == GraphsMode::off;
     config.train.steps = 12;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training does to memory: nothing is left behind, nothing creeps, and running out of it is survivable.
+// What training does to memory: nothing leaks, nothing creeps, and running out of it is survivable.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 

@@ -54,7 +54,7 @@ TEST_CASE("processes train the same bits as one, and say so once") {
     config.run.dir = (scratch.path / std::to_string(ranks)).string();
     const Outcome outcome = run_on(ranks, {"train", test::write_config(scratch.path, config), "--json"});
     CHECK_MESSAGE(outcome.code == 0, outcome.err);
-    CHECK(nlohmann::json::parse(outcome.out).at("step") == 12);  // printed by rank 0 alone
+    CHECK(nlohmann::json::parse(outcome.out).at("step") == 12);  // printed only by rank 0
     CHECK(outcome.err.find(std::to_string(ranks) + " ranks: 4 samples a step") != std::string::npos);
     CHECK(test::tensors_of(config) == one);
   }

@@ -136,7 +136,7 @@ TEST_CASE("where nothing would be gained, or cannot be, a run says so") {
                  "[recompute.offload] needed \"host\" or \"none\" on a GPU, got \"file\""));
 }
 
-TEST_CASE("a run that is killed leaves no file of values behind") {
+TEST_CASE("a killed run leaves no file of values") {
   const ScratchDirectory scratch;
   Config config = small(scratch.path, {});
   config.train.steps = 100000;
@@ -154,7 +154,7 @@ TEST_CASE("a run that is killed leaves no file of values behind") {
   CHECK(fs::is_empty(folder));
 }
 
-/// Calls `body` with every way to cut and keep the stages behind `stage`.
+/// Calls `body` with every plan of the stages after `stage`.
 void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t stage,
                   const std::function<void(const std::vector<RecomputedStages>&)>& body) {
   if (stage == stages) return body(way);

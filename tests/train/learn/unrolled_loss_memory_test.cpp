@@ -68,7 +68,7 @@ TEST_CASE("unrolled frames are recomputed twice, single ones once") {
     CHECK(block.segments == 0);
     CHECK(frames.forwards == block.forwards);
     CHECK(frames.segments == steps - 1);
-    // A step behind the first also shifts its inputs.
+    // A step after the first also shifts its inputs.
     CHECK(frames.recomputed == again * (steps - 1) + (steps - 2));
   }
   // 9 = 3 x 3: two sequences that run again, each of two segments and a last frame; then two segments.
@@ -96,7 +96,7 @@ TEST_CASE("unrolled memory grows by a constant when recomputed") {
   for (int64_t steps = 2; steps <= 6; ++steps) {
     CAPTURE(steps);
     CHECK(near(peak(steps, SegmentUnit::block) - one, model * (steps - 1)));
-    // A step leaves its state and two scalars, rounded up; behind the first there are inputs, too.
+    // A step leaves its state and two scalars, rounded up; after the first there are inputs, too.
     const int64_t frames = peak(steps, SegmentUnit::frame),
                   inputs = nodes * c.features.mesh().fields.node_inputs;
     CHECK(frames <= one + (state + 1536) * steps + inputs * size_of(DType::f32));

@@ -231,8 +231,8 @@ TEST_CASE("unpacked files are checked under their own names") {
   CHECK(outcome.code == 0);
   CHECK(fs::is_empty(scratch.path / "tmp"));
   CHECK_FALSE(contains(outcome.out + test::read_text(page), "meshgrad-check-"));
-  const auto in_shell = [&](const std::string& folder, const std::string& behind) {
-    return test::Process({"-c", "TMPDIR=" + folder + " " + test::program() + " check " + file + behind},
+  const auto in_shell = [&](const std::string& folder, const std::string& arguments) {
+    return test::Process({"-c", "TMPDIR=" + folder + " " + test::program() + " check " + file + arguments},
                          "/bin/sh")
         .wait();
   };

@@ -127,7 +127,7 @@ TEST_CASE("a graph on cells is written as cell fields") {
     REQUIRE(found.cell_arrays.size() == 2);
     CHECK(found.cell_arrays[0].name == "node_type");
     CHECK(std::get<std::vector<float>>(found.cell_arrays[1].values)[2] == 2);
-    // Of a mesh that moves there are positions of the centres alone.
+    // Of a mesh that moves there are only positions of the centres.
     const PointField moved{"world_pos", t.mesh().dim, t.mesh().positions};
     const VtkGrid centres = written(scratch, t.mesh(), t.field("u").values, &moved);
     CHECK(centres.point_count() == t.mesh().nodes);

@@ -125,7 +125,7 @@ TEST_CASE("PhysicsNeMo's own prediction is matched") {
     file[mlp + "lin_src"] = column_block(matrix, 24, 48);
     file[mlp + "lin_dst"] = column_block(matrix, 48, 72);
     file[mlp + "bias"] = file.extract(mlp + "model.0.bias").mapped();
-    for (const char* kind : {".weight", ".bias"}) {  // numbers behind the missing layer shift
+    for (const char* kind : {".weight", ".bias"}) {  // numbers after the missing layer shift
       for (const int number : {2, 4, 5}) {
         auto node = file.extract(mlp + "model." + std::to_string(number) + kind);
         node.key() = mlp + "model." + std::to_string(number - 1) + kind;

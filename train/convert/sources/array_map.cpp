@@ -166,7 +166,7 @@ std::string written(std::string_view name, bool left) {
   return plain ? std::string(name) : quoted(name);
 }
 
-/// The name in double quotes at the beginning of `rest`, which then begins behind it; nothing where it does
+/// The name in double quotes at the beginning of `rest`, which then begins after it; nothing where it does
 /// not end.
 std::optional<std::string> unquoted(std::string_view& rest) {
   std::string name;

@@ -57,7 +57,7 @@ inline constexpr size_t kLargestMapFile = size_t{64} << 20;  ///< bytes
 ArrayMap parse_array_map(std::string_view content, const std::string& file);
 /// Of a file of at most kLargestMapFile bytes.
 ArrayMap read_array_map(const std::filesystem::path& file);
-/// A file that parse_array_map reads as the same map; lines of `comment` come first, behind "# ".
+/// A file that parse_array_map reads as the same map; lines of `comment` come first, after "# ".
 std::string array_map_text(const ArrayMap& map, std::string_view comment);
 
 }  // namespace meshgrad

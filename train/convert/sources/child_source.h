@@ -23,7 +23,7 @@ using AliveCallback = std::function<void()>;
 using OpenSource =
     std::function<std::unique_ptr<TrajectorySource>(const WarningCallback& warn, const AliveCallback& alive)>;
 
-/// The trajectories of `open`, which is called in child processes alone: one that counts records, here, and
+/// The trajectories of `open`, which is called only in child processes: one that counts records, here, and
 /// one from the first to the last next(). Errors of the source are thrown here. A child that crashes or
 /// exceeds its limits is one DataError naming `path`; `library` reads the file there ("HDF5").
 std::unique_ptr<TrajectorySource> read_in_child(const std::filesystem::path& path, const std::string& library,

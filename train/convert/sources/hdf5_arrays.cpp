@@ -113,7 +113,7 @@ NamedArray Hdf5Arrays::read(const std::string&, const std::string&, const std::s
 
 std::unique_ptr<TrajectorySource> hdf5_in_child(const std::filesystem::path&, uint64_t, OpenSource open,
                                                 WarningCallback warn) {
-  return open(warn, [] {});  // without the library there is nothing to fear
+  return open(warn, [] {});  // no HDF5 in this build, so no child process
 }
 
 }  // namespace meshgrad

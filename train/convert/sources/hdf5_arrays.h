@@ -13,7 +13,7 @@
 
 namespace meshgrad {
 
-/// The library may crash on damaged files: to be used in the processes of hdf5_in_child alone.
+/// The library may crash on damaged files: to be used only in the processes of hdf5_in_child.
 class Hdf5Arrays {
  public:
   /// Throws DataError for what is no HDF5 file, and in a build without HDF5.

@@ -266,7 +266,7 @@ void drop_points(VtkGrid& grid, const std::vector<bool>& dropped) {
 class LinearCells {
  public:
   explicit LinearCells(VtkGrid& grid) : grid_(grid) {
-    // What is on cells alone belongs to whole cells, and their mid-side nodes carry nothing.
+    // What is only on cells belongs to whole cells, and their mid-side nodes carry nothing.
     corners_alone_ = std::none_of(grid.point_arrays.begin(), grid.point_arrays.end(), is_float) &&
                      std::any_of(grid.cell_arrays.begin(), grid.cell_arrays.end(), is_float);
   }

@@ -280,7 +280,7 @@ class LegacyReader {
           std::span(grid_.connectivity).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
       if (!add_polyhedron(grid_, cell, stream, 0))
         throw broken("faces of at least 3 points", fmt::format("the faces of cell {}", cell));
-      // `connectivity` has points alone: what is left of the counts repeats one of them.
+      // `connectivity` has only points: what is left of the counts repeats one of them.
       const std::span<const int64_t> faces = std::span(grid_.faces).last(stream.size() - 1);
       std::fill(stream.begin(), stream.end(), faces[1]);
       auto to = stream.begin();

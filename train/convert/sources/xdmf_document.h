@@ -19,7 +19,7 @@ struct XdmfItem {
   enum class Format : uint8_t {
     text,    ///< in the XDMF file itself
     hdf5,    ///< "FILE:/path/of/dataset"
-    binary,  ///< a file of numbers alone
+    binary,  ///< a file of only numbers
   };
   Format format = Format::text;
   std::vector<int64_t> shape;  ///< Dimensions

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kMostDrawnNodes = 20000;
 constexpr double kGrid = 8191;  // positions are drawn on so fine a grid, as whole numbers
 
-/// {"name", "nodes", "drawn", "x", "y", "types", "edges": [a, b, a, b...]}; nodes alone where there are many.
+/// {"name", "nodes", "drawn", "x", "y", "types", "edges": [a, b, a, b...]}; only nodes where there are many.
 nlohmann::json drawn_mesh(const Dataset& dataset) {
   const TrajectoryView trajectory = dataset.trajectory(dataset.statistics_split(), 0);
   const MeshView& mesh = trajectory.mesh();

@@ -15,7 +15,7 @@ void set_parameters(const ForeignModel& foreign, const std::string& file, const 
     const auto found = foreign.parameters.find(info.name);
     if (found == foreign.parameters.end()) {
       throw data_error(file, "a tensor for " + info.name, "none",
-                       "all MLPs of a model have as many layers, and a norm behind all but the decoder");
+                       "all MLPs of a model have as many layers, and a norm after all but the decoder");
     }
     ForeignParameter parameter = found->second;
     const Tensor tensor =

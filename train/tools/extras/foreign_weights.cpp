@@ -21,7 +21,7 @@ struct ForeignLayer {
   bool norm = false;
 };
 
-/// The file's tensors, without what is before all names of weights, and which of them were used.
+/// The file's tensors by name, common prefix removed, and which of them were used.
 class ForeignFile {
  public:
   ForeignFile(const SafetensorsView& view, WeightSource source) : view_(view), source_(source) {
@@ -63,7 +63,7 @@ class ForeignFile {
     if (unused.empty()) return;
     const size_t count = unused.size();
     if (count > 3) unused.resize(3);
-    throw data_error(view_.file, "weights of a MeshGraphNet alone",
+    throw data_error(view_.file, "only weights of a MeshGraphNet",
                      fmt::format("{} without a place in it, such as {}",
                                  counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
                      kMend);

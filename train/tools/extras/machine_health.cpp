@@ -45,7 +45,7 @@ HealthCheck check_threads(const MachineInfo& machine) {
   check.verdict = Verdict::note;
   check.found += quota > 0.0 && quota <= machine.cpus
                      ? fmt::format(": a control group gives {:.3g} CPU seconds a second", quota)
-                     : ": the process may run on these alone (affinity)";
+                     : ": the process may run only on these (affinity)";
   check.remedy = "ask the job system or the container for more CPUs, if there are some to be had";
   check.gain = fmt::format("at most {:.3g} times the speed of CPU kernels",
                            static_cast<double>(online) / static_cast<double>(machine.cpus));

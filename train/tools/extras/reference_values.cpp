@@ -126,8 +126,8 @@ struct Tolerances {
   double forward, backward, adam_losses, adam_norms, adam_parameters;
 };
 /// In 16 bits pre-activations near 0 fall on relu's other side: rounding mgn_small's weights to f16, and
-/// nothing else, moves a gradient by 6 % of the largest and soon parts the ways of Adam. What comes after the
-/// first gradients is then held by the losses alone.
+/// nothing else, moves a gradient by 6 % of the largest and soon makes Adam's updates diverge, so after the
+/// first step only losses are compared.
 Tolerances tolerances_for(DType precision) {
   switch (precision) {
     case DType::f64:
@@ -277,7 +277,7 @@ Optimizer make_optimizer(Runtime& runtime, const Reference& reference, DType pre
   return optimizer;
 }
 
-/// Latents behind the encoder (index 0) and each block: [nodes, width] and [edges, width].
+/// Latents after the encoder (index 0) and each block: [nodes, width] and [edges, width].
 struct LatentTrace {
   std::vector<Tensor> nodes, edges;
 };

@@ -34,7 +34,7 @@ struct VerifyReport {
 /// `adam.grad_norms`, `adam.param.*`; metadata lr, clip_norm, steps. Sizes are taken from the tensors. Runs
 /// forward, backward and the Adam steps on `path` and compares. Deviations are relative to the group's
 /// largest value; parameters after Adam to the learning rate; in 16 bits the last two groups are left out, as
-/// rounding alone parts the ways. Throws DataError when a tensor is missing or does not fit.
+/// rounding makes updates diverge. Throws DataError when a tensor is missing or does not fit.
 VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, bool fused = true,
                     bool keep_hidden = true);
 

@@ -41,7 +41,7 @@ Runtime predicting_runtime(const std::string& device, int threads, DType precisi
 /// On rank 0: the predictor's warnings, and whether ranks compute each mesh together.
 void print_notes_of(const Predictor& predictor, const GlobalOptions& globals, const Ranks& ranks);
 
-/// As on_run, on rank 0 alone.
+/// As on_run, only on rank 0.
 template <class Options>
 void on_first_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> options,
                   int (*run)(const Options&, const GlobalOptions&)) {

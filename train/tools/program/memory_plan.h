@@ -68,7 +68,7 @@ struct MemoryPlan {
 struct PlanOptions {
   PlanMode mode = PlanMode::predicted;
   int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
-  std::string peaks = "h200";  ///< see device_peaks; for a GPU alone
+  std::string peaks = "h200";  ///< see device_peaks; only for a GPU
   std::optional<PlannedMesh>
       mesh;  ///< instead of the data that the configuration names; predicted plans only
 };

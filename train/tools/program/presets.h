@@ -23,7 +23,7 @@ std::vector<Preset> presets_named(std::string_view names);
 /// `config` with the settings of these presets. Throws ConfigError where a result contradicts itself.
 Config with_presets(const Config& config, const std::vector<Preset>& chosen);
 
-/// The settings of these presets alone as TOML, each with its meaning.
+/// Only the settings of these presets as TOML, each with its meaning.
 std::string presets_toml(const std::vector<Preset>& chosen);
 
 /// What to begin with on a GPU of so many bytes, or on the CPU (0): a line for a user.

@@ -137,7 +137,7 @@ class Notes {
  public:
   Notes(const std::string& dir, bool quiet, Progress& progress)
       : quiet_(quiet), progress_(progress), path_(std::filesystem::path(dir) / "log.txt") {}
-  /// The error that ends the run, for who looks into its folder. One of usage may be about another run's.
+  /// Writes the fatal error to log.txt. Usage errors are not written: the folder may belong to another run.
   void log_error(const Error& error) {
     if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::invalid_argument) return;
     log(std::string("error: ") + error.what() + "\n");
@@ -234,7 +234,7 @@ std::vector<std::string> words_of(const TrainCommand& command) {
   return words;
 }
 
-/// What rank 0 does behind the last step.
+/// Final work of rank 0.
 void report(const TrainCommand& command, const Config& config, const TrainResult& result,
             double start_seconds, Notes& notes) {
   bool drawn = true;
