@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime: device, stream, allocator and threads for work on one device. It is passed down explicitly:
-// meshgrad has no globals, and several Runtimes can live in one process.
+// No state of training is global, so several Runtimes can live in one process.
 #pragma once
 #include <meshgrad/engine/memory/options.h>
 #include <meshgrad/engine/stream.h>
