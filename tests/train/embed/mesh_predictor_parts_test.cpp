@@ -346,7 +346,10 @@ TEST_CASE("a rank that learns of another's end leaves, too") {
   const std::string file = gradient_model(scratch.path, parts_config(), DType::f32);
   const Wave wave(6, 1, 0.3);
   std::array<bool, Wave::kRanks> left{};
+  std::atomic<int> started = 0;
   test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+    ++started;
+    while (started < Wave::kRanks) std::this_thread::yield();  // an end would end their start
     if (ranks.rank() == 1) return ranks.leave();
     Runtime runtime({.threads = 1});
     MeshPredictor predictor(runtime, file, &ranks);
