@@ -2,13 +2,15 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/planning/recompute.h>
-#include <meshgrad/train/learn/planning/recompute_fit.h>
 
 #include <fmt/format.h>
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 namespace meshgrad {
 namespace {
@@ -127,6 +129,37 @@ OffloadTo checked_offload(const Config& config, Device device) {
 
 }  // namespace
 
+void fit_recomputation(std::span<const StageCost> costs, DryModel& dry, int64_t room, SavePolicy partial,
+                       Recomputation& choice) {
+  constexpr int64_t kSteps = 1000;
+  std::optional<RecomputePlan> best;
+  const auto try_budget = [&](int64_t budget) {
+    const RecomputePlan plan = plan_recomputation(costs, budget, partial).value_or(RecomputePlan());
+    Recomputation tried = choice;
+    tried.stages = plan.stages;
+    const DryModel::Peak peak = dry.peak(tried);
+    const bool fitted = best && choice.predicted_bytes <= room;
+    const bool better = fitted ? peak.bytes <= room && plan.seconds < best->seconds
+                               : !best || peak.bytes < choice.predicted_bytes;
+    if (!better) return peak.bytes;
+    best = plan;
+    choice = tried;
+    choice.predicted_bytes = peak.bytes;
+    choice.offloaded_bytes = peak.offloaded;
+    return peak.bytes;
+  };
+  const int64_t least = least_budget(costs);
+  int64_t fits = least, over = std::max(room, least) + 1;
+  if (try_budget(over - 1) <= room) return;
+  // The memory of a plan hardly falls when its budget rises, so the largest budget that fits is found by
+  // bisection.
+  while (over - fits > room / kSteps + 1) {
+    const int64_t middle = fits + (over - fits) / 2;
+    (try_budget(middle) <= room ? fits : over) = middle;
+  }
+  try_budget(least);
+}
+
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
                                    const BatchShape& largest, const Model& model) {
   DryModel dry(runtime.device(), runtime.threads().threads(), config, task.sizes(),
@@ -144,21 +177,16 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryMo
   const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
   if (uniform) choice.stages = uniform_segments(config, model);
   if (uniform && !offload) return choice;
-  const auto note_peak = [&] {
-    const DryModel::Peak peak = dry.peak(choice);
-    choice.predicted_bytes = peak.bytes;
-    choice.offloaded_bytes = peak.offloaded;
-  };
-  note_peak();
+  const DryModel::Peak peak = dry.peak(choice);
+  choice.predicted_bytes = peak.bytes;
+  choice.offloaded_bytes = peak.offloaded;
   if (uniform) return choice;
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
   if (choice.predicted_bytes <= room) return choice;
   const SavePolicy keep = kept_outputs(config.recompute);
   const SavePolicy partial = keep == SavePolicy::inputs ? SavePolicy::matmuls : keep;
-  const std::vector<StageCost> costs = costs_of(config, model, dry, partial, offload);
-  choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
-  note_peak();
+  fit_recomputation(costs_of(config, model, dry, partial, offload), dry, room, partial, choice);
   if (given && choice.predicted_bytes > room) {
     throw config_error("recompute.budget",
                        fmt::format("at least {:.1f} MiB", mebibytes(choice.predicted_bytes)),

@@ -16,6 +16,13 @@ std::vector<bool> included_stages(const Config& config, const Model& model);
 /// since its backward runs immediately.
 std::vector<RecomputedStages> uniform_segments(const Config& config, const Model& model);
 
+/// Segments by plan_recomputation, tried in dry runs of the whole model, as stages that run by themselves
+/// need a little more or less memory than in a row: the fastest of those tried that fit in `room` bytes, or
+/// if none does, the one that needs least. `choice` has everything but the stages, and gets them with their
+/// memory.
+void fit_recomputation(std::span<const StageCost> costs, DryModel& dry, int64_t room, SavePolicy partial,
+                       Recomputation& choice);
+
 /// The choice of recompute.* for a model that is allocated on the runtime's device, for batches of up to
 /// `largest`. Throws ConfigError when a budget cannot be met, or values of the device cannot be offloaded to
 /// where they should.

@@ -74,7 +74,7 @@ std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, 
   if (plan.peaks.empty()) return std::nullopt;
   const DevicePeaks& peaks = device_peaks(plan.peaks);
   StepBound bound;
-  for (const WorkTrace::Call& call : probe.kernel_calls(config, plan.bounded)) {
+  for (const WorkTrace::Call& call : kernel_calls(probe, config, plan.bounded)) {
     bound.ms += 1e3 * least_seconds(call.work, peaks, config.precision, config.tf32);
     bound.work += call.work;
   }
@@ -187,6 +187,18 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
 }
 
 }  // namespace
+
+std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
+                                          const BatchShape& shape) {
+  Config plain = config;
+  plain.graphs = GraphsMode::off;  // a captured step counts on the device
+  plain.memory.plan_steps = false;
+  ProbedStep step(dry_options(plain, probe.device()), plain, probe.dataset());
+  const WorkTrace trace;
+  step.run(step.steps.layout(shape));
+  step.steps.update();
+  return trace.calls();
+}
 
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
