@@ -14,6 +14,7 @@
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/config_check.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <algorithm>
 #include <cmath>
@@ -361,7 +362,7 @@ TEST_CASE("memory of world edges is planned by the room for them; a batch withou
   const Dataset dataset = plate.dataset();
   const StepProbe probe(dataset, Device{});
   const int64_t some = probe.predict(config, StepProbe::Batches::largest).live;
-  CHECK(some == probe.measure(config).live);
+  CHECK(some == measured_memory(probe, config).live);
   config.data.world_edges_per_node = 24;
   CHECK(probe.predict(config, StepProbe::Batches::largest).live > some);
 

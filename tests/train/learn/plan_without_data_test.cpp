@@ -157,7 +157,7 @@ TEST_CASE("a dry run has the kernel calls of the step that it stands for") {
     config.recompute.mode = mode;
     const std::vector<WorkTrace::Call> dry = kernel_calls(probe, config, shape);
     const WorkTrace trace;
-    probe.measure(config);  // runs three steps
+    measured_memory(probe, config);  // runs three steps
     const std::vector<WorkTrace::Call>& run = trace.calls();
     REQUIRE(run.size() == 3 * dry.size());
     for (size_t i = 0; i < run.size(); ++i) {

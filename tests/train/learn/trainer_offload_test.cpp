@@ -5,6 +5,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <chrono>
 #include <thread>
@@ -99,7 +100,7 @@ TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, 
       const StepProbe probe(dataset, device);
       Config moved = config;
       moved.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
-      const StepMemory all = probe.measure(config), few = probe.measure(moved);
+      const StepMemory all = measured_memory(probe, config), few = measured_memory(probe, moved);
       const StepMemory predicted = probe.predict(moved);
       const auto step = [](const StepMemory& m) { return m.of(Tag::activations) + m.of(Tag::recompute); };
       // 13 of 14 boundaries are offloaded; three are in memory: two in flight, and the one in use.

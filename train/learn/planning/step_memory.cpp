@@ -94,37 +94,6 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
   return memory;
 }
 
-StepMemory StepProbe::measure(const Config& config) const {
-  RuntimeOptions options = dry_options(config, device_);
-  options.dry = false;
-  options.allocator = config.memory;
-  options.allocator.history = 0;
-  ProbedStep step(std::move(options), config, dataset_);
-  Runtime& runtime = step.runtime;
-  const Task& task = step.task;
-  runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
-
-  const std::string& split = config.data.train_split;
-  const std::vector<Sample> samples = largest_samples(config, task);
-  Normalizers normalizers = task.online_normalizers();
-  const BatchLayout layout = step.steps.layout(task.shape(split, samples));
-  Uploader uploader(runtime, 2, layout.bytes());
-  SampleScratch scratch;
-  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
-  // second.
-  constexpr int kSteps = 3;
-  for (int run = 0; run < kSteps; ++run) {
-    const StoragePtr staged = uploader.stage(layout.bytes());
-    const Batch batch = layout.batch(staged);
-    task.write(batch, split, samples, {}, normalizers, false, scratch);
-    *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config.train.batch);
-    step.steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
-    step.steps.update();
-  }
-  runtime.stream().synchronize();
-  return step.memory();
-}
-
 int64_t StepProbe::most_samples(const Config& config) const {
   const Dataset::MeshSizes mesh = dataset_.largest_mesh(config.data.train_split);
   const int64_t world = world_room(config.data, mesh.nodes);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a training step: predicted by a dry run, with the same code and nothing computed, or measured by
-// running it.
+// Memory of a training step, predicted by a dry run, with the same code and nothing computed.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
 #include <meshgrad/train/learn/run/step_cache.h>
@@ -58,8 +57,6 @@ class StepProbe {
 
   /// Takes no memory on the device, which need not be there, also in a build without CUDA; milliseconds.
   StepMemory predict(const Config& config, Batches batches = Batches::all_classes) const;
-  /// Takes as much as the step, and as long. Throws OutOfMemory.
-  StepMemory measure(const Config& config) const;
   /// Samples of the largest mesh in one batch whose rows can still be numbered.
   int64_t most_samples(const Config& config) const;
 

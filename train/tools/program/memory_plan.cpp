@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
+#include <meshgrad/train/learn/task/upload.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <fmt/format.h>
@@ -46,7 +48,7 @@ std::string settings_of(const Config& config) {
 
 std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& config) {
   try {
-    return probe.measure(config);
+    return measured_memory(probe, config);
   } catch (const OutOfMemory&) {
     return std::nullopt;
   }
@@ -188,6 +190,37 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
 
 }  // namespace
 
+StepMemory measured_memory(const StepProbe& probe, const Config& config) {
+  RuntimeOptions options = dry_options(config, probe.device());
+  options.dry = false;
+  options.allocator = config.memory;
+  options.allocator.history = 0;
+  ProbedStep step(std::move(options), config, probe.dataset());
+  Runtime& runtime = step.runtime;
+  const Task& task = step.task;
+  runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
+
+  const std::string& split = config.data.train_split;
+  const std::vector<Sample> samples = largest_samples(config, task);
+  Normalizers normalizers = task.online_normalizers();
+  const BatchLayout layout = step.steps.layout(task.shape(split, samples));
+  Uploader uploader(runtime, 2, layout.bytes());
+  SampleScratch scratch;
+  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
+  // second.
+  constexpr int kSteps = 3;
+  for (int run = 0; run < kSteps; ++run) {
+    const StoragePtr staged = uploader.stage(layout.bytes());
+    const Batch batch = layout.batch(staged);
+    task.write(batch, split, samples, {}, normalizers, false, scratch);
+    *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config.train.batch);
+    step.steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
+    step.steps.update();
+  }
+  runtime.stream().synchronize();
+  return step.memory();
+}
+
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
                                           const BatchShape& shape) {
   Config plain = config;
@@ -243,7 +276,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.bound = bound_of(probe, step, plan);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
-    plan.step = probe.measure(step);
+    plan.step = measured_memory(probe, step);
     correction = correction_of(probe, step, plan.step);
     plan.budget = memory_budget(probe, config, plan.room, correction);
   }
