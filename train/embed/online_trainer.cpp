@@ -23,7 +23,6 @@
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/run/window_sum.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 
 #include <fmt/format.h>
 
@@ -341,10 +340,10 @@ double OnlineTrainer::State::held_out_loss_in_parts() {
   const Task tested = task.for_validation();
   const std::string& split = config.data.valid_split;
   if (buffer.held_out_samples() == 0) return std::nan("");
-  const Sampler sampler(tested, split, 0);
+  const SplitSamples all = tested.samples(split);
   double sums[] = {0, 0};
-  for (int64_t i = 0; i < sampler.samples(); ++i) {
-    const std::vector<Sample> samples{sampler.in_order(i)};
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const std::vector<Sample> samples{all.at(i)};
     const Batch batch = batch_of(tested, split, samples, {}, 1);
     Tape tape(runtime, Tape::Mode::evaluate);
     sums[0] += *to_host(tested.loss(tape, model, batch, {}).sum.value(), runtime.stream()).data<double>();

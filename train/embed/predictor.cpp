@@ -9,7 +9,7 @@
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/training_data.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include <fmt/format.h>
 
@@ -72,7 +72,8 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
         data.path().string(), checkpoint.string()));
   }
   if (const auto trained = checkpoint_training_data(checkpoint)) {
-    check_training_data(checkpoint.string(), *trained, data, config);
+    if (const auto other = find_other_data(checkpoint.string(), *trained, data, config))
+      throw data_error(data.path().string(), other->needed, other->got, other->fix);
     if (over_time(config.task.name) && (trained->dt > 0) != (data.dt() > 0)) {
       const auto text = [](double dt) {
         return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");

@@ -10,7 +10,6 @@
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/learn/task/evaluation.h>
-#include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/config_check.h>

@@ -10,7 +10,7 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/data_warnings.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/first_config.h>

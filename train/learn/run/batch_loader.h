@@ -6,8 +6,8 @@
 //
 // A window's samples are split over the ranks (window_deal.h); each rank loads its own.
 #pragma once
+#include <meshgrad/engine/random.h>
 #include <meshgrad/engine/span.h>
-#include <meshgrad/train/learn/run/sampler.h>
 #include <meshgrad/train/learn/run/step_cache.h>
 #include <meshgrad/train/learn/run/window_deal.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
@@ -21,6 +21,30 @@
 #include <thread>
 
 namespace meshgrad {
+
+/// The order in which training visits the samples of a split: every pass visits each once, shuffled by (seed,
+/// pass). Its only state is a position, so that training can resume at any point.
+class Sampler {
+ public:
+  /// Throws DataError when the split has no sample of the task.
+  Sampler(const Task& task, std::string_view split, uint64_t seed)
+      : seed_(seed), samples_(task.samples(split)) {
+    if (samples() == 0) throw task.no_samples(split);
+  }
+  int64_t samples() const { return samples_.size(); }
+  /// The sample at a position in the endless sequence of passes.
+  Sample at(int64_t position) const {
+    const auto pass = static_cast<uint64_t>(position / samples());
+    Sample sample = samples_.at(static_cast<int64_t>(shuffled(
+        seed_, pass, static_cast<uint64_t>(position % samples()), static_cast<uint64_t>(samples()))));
+    sample.visit = static_cast<uint32_t>(pass);
+    return sample;
+  }
+
+ private:
+  uint64_t seed_;
+  SplitSamples samples_;
+};
 
 /// Micro-batch `micro` of the window of optimizer step `step`, both from 0.
 struct BatchPosition {

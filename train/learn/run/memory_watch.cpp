@@ -16,18 +16,15 @@ std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<do
 }  // namespace
 
 MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& stats) {
-  Epoch epoch{.number = number,
-              .allocated = stats.allocated.current,
-              .reserved = stats.reserved.current,
-              .peak = stats.allocated.peak,
-              .headroom = stats.capacity - stats.reserved.peak};
+  Epoch epoch;
   if (stats.reserved.peak > 0)
     epoch.waste = 1.0 - static_cast<double>(stats.allocated.peak) / static_cast<double>(stats.reserved.peak);
-  epoch.row = {{"epoch", epoch.number},
-               {"memory_allocated_bytes", epoch.allocated},
-               {"memory_reserved_bytes", epoch.reserved},
-               {"memory_peak_bytes", epoch.peak},
-               {"memory_headroom_bytes", epoch.headroom},
+  const int64_t headroom = stats.capacity - stats.reserved.peak;
+  epoch.row = {{"epoch", number},
+               {"memory_allocated_bytes", stats.allocated.current},
+               {"memory_reserved_bytes", stats.reserved.current},
+               {"memory_peak_bytes", stats.allocated.peak},
+               {"memory_headroom_bytes", headroom},
                {"memory_waste", epoch.waste}};
   for (int tag = 0; tag < kTagCount; ++tag) {
     const int64_t bytes = stats.tags_at_peak[static_cast<size_t>(tag)];
@@ -35,8 +32,8 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
       epoch.row.emplace_back(fmt::format("memory_peak_{}_bytes", name_of(static_cast<Tag>(tag))), bytes);
   }
   const std::string figures =
-      fmt::format("memory {} allocated, {} reserved, peak {}, headroom {}", gib(epoch.allocated),
-                  gib(epoch.reserved), gib(epoch.peak), gib(epoch.headroom));
+      fmt::format("memory {} allocated, {} reserved, peak {}, headroom {}", gib(stats.allocated.current),
+                  gib(stats.reserved.current), gib(stats.allocated.peak), gib(headroom));
   epoch.line = fmt::format("epoch {}: {}", number, figures);
   epoch.changed = std::exchange(figures_, figures) != figures;
   if (least_epoch_ == 0 || epoch.waste < least_waste_) {
@@ -46,10 +43,8 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
     alarmed_waste_ = epoch.waste;
     epoch.alarm = fmt::format(
         "memory: fragmentation has grown from {:.0f} % of what is reserved (epoch {}) to {:.0f} % (epoch "
-        "{}); {} "
-        "reserved for {} at most in use; fix: set memory.history, and see with `meshgrad memory page` what "
-        "holds "
-        "it",
+        "{}); {} reserved for {} at most in use; fix: set memory.history, and see with `meshgrad memory "
+        "page` what holds it",
         100.0 * least_waste_, least_epoch_, 100.0 * epoch.waste, number, gib(stats.reserved.peak),
         gib(stats.allocated.peak));
   }

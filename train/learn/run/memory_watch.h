@@ -12,10 +12,9 @@ namespace meshgrad {
 class MemoryWatch {
  public:
   struct Epoch {
-    int64_t number = 0;                                           ///< from 1
-    int64_t allocated = 0, reserved = 0, peak = 0, headroom = 0;  ///< bytes; peaks are of this epoch
     double waste = 0.0;  ///< 1 - peak allocated / peak reserved: lost to fragmentation
-    /// The figures above for metrics.jsonl, and "memory_peak_TAG_bytes": what the peak consisted of.
+    /// For metrics.jsonl: bytes allocated and reserved, and of this epoch the peak, the headroom above it,
+    /// and in "memory_peak_TAG_bytes" what the peak consisted of.
     MetricsRow row;
     std::string line;     ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
     bool changed = true;  ///< the figures of `line` are others than those of the epoch before

@@ -84,21 +84,19 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
   }
 }
 
-void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
-                         const Config& config) {
+std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
+                                         const Dataset& dataset, const Config& config) {
   constexpr double kRounding = 1e-6;  // of a dt in f32
   if (over_time(config.task.name) && trained.dt > 0 && dataset.dt() > 0 &&
       std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
-    throw data_error(dataset.path().string(),
-                     fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
-                     fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these");
+    return OtherData{fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
+                     fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these"};
   }
   const TrainingData here = training_data(dataset, config.data);
-  if (here.offsets == trained.offsets) return;
-  throw data_error(dataset.path().string(),
-                   fmt::format("the {} that {} was trained with", offset_text(trained.offsets), checkpoint),
+  if (here.offsets == trained.offsets) return std::nullopt;
+  return OtherData{fmt::format("the {} that {} was trained with", offset_text(trained.offsets), checkpoint),
                    offset_text(here.offsets),
-                   "convert training and test data together, so that they share them");
+                   "convert training and test data together, so that they share them"};
 }
 
 }  // namespace meshgrad

@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/config/config.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,9 +26,13 @@ std::string to_json(const TrainingData& data);
 /// Throws DataError with `where` for anything else than to_json's text.
 TrainingData training_data_from_json(std::string_view text, std::string_view where);
 
-/// Throws DataError with both figures when `dataset` has another known dt than `trained` (where predictions
-/// depend on time), or other offsets. `checkpoint` names what was trained.
-void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
-                         const Config& config);
+/// What an error says of data that differ.
+struct OtherData {
+  std::string needed, got, fix;
+};
+/// Another known dt of `dataset` than of `trained` (where predictions depend on time), or other offsets, with
+/// both figures; nothing where they agree. `checkpoint` names what was trained.
+std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
+                                         const Dataset& dataset, const Config& config);
 
 }  // namespace meshgrad

@@ -70,12 +70,12 @@ struct Validated {
 };
 
 std::vector<Sample> samples_of(const Task& task, const Config& config) {
-  const Sampler sampler(task, config.data.valid_split, 0);
-  const int64_t wanted = config.train.validate_samples > 0
-                             ? std::min(config.train.validate_samples, sampler.samples())
-                             : sampler.samples();
+  const SplitSamples all = task.samples(config.data.valid_split);
+  if (all.size() == 0) throw task.no_samples(config.data.valid_split);
+  const int64_t asked = config.train.validate_samples;
+  const int64_t wanted = asked > 0 ? std::min(asked, all.size()) : all.size();
   std::vector<Sample> samples;
-  for (int64_t i = 0; i < wanted; ++i) samples.push_back(sampler.in_order(i * sampler.samples() / wanted));
+  for (int64_t i = 0; i < wanted; ++i) samples.push_back(all.at(i * all.size() / wanted));
   return samples;
 }
 

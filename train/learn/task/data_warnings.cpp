@@ -74,31 +74,6 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
   return warnings;
 }
 
-std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned) {
-  std::vector<std::string> warnings;
-  const auto check = [&](const Normalizer& columns, size_t first, const FieldInfo& field, const char* what) {
-    const std::vector<double> squares = columns.squared_deviations();
-    const auto own = std::span(squares).subspan(first, static_cast<size_t>(field.components));
-    const double largest = *std::max_element(own.begin(), own.end());
-    if (largest <= 0 || std::sqrt(largest / columns.count()) > Normalizer::kSmallestDeviation) return;
-    warnings.push_back(fmt::format(
-        "{} less than {:g} so far; such values count as constant and are not normalised: append the "
-        "field in a smaller unit",
-        field.name + what, Normalizer::kSmallestDeviation));
-  };
-  size_t column = 0;
-  for (const FieldSelection::Input& input : fields.inputs) {
-    check(learned.nodes, column, input.field, " has varied by");
-    column += static_cast<size_t>(input.field.components);
-  }
-  column = 0;
-  for (const FieldInfo& target : fields.targets) {
-    check(learned.targets, column, target, ": what is predicted of it has varied by");
-    column += static_cast<size_t>(target.components);
-  }
-  return warnings;
-}
-
 std::vector<TaskWarning> data_warnings(const Dataset& dataset, const Config& config) {
   std::vector<TaskWarning> warnings;
   const auto add = [&](std::string_view key, const std::vector<std::string>& lines) {

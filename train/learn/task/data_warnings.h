@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is doubtful about the data of a task on meshes: nothing that stops a run.
 #pragma once
-#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/config/config.h>
-#include <meshgrad/train/learn/task/field_selection.h>
 #include <meshgrad/train/learn/task/task_text.h>
 
 #include <string>
@@ -23,9 +21,5 @@ std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& co
 /// A line for the distances, each input and each target that vary, but by less than what a Normalizer takes
 /// for a constant: they would reach the model almost as zeros.
 std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config);
-
-/// The same of inputs and targets whose values OnlineTrainer has learned so far, without numbers, so that a
-/// line is the same each time.
-std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
 
 }  // namespace meshgrad
