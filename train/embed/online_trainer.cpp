@@ -118,6 +118,7 @@ struct OnlineTrainer::State {
   OwnProcess process;
   WindowSum window_sum;
   Normalizers learned;                  // of several ranks: by this one, and not yet merged
+  std::vector<GivenPart> solver_parts;  // by mesh, where the solver has partitioned them
   std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
   std::optional<GhostRows> ghost_rows;  // then: of the current mesh
 
@@ -154,8 +155,9 @@ struct OnlineTrainer::State {
   }
   void read_parts() {
     parts.reset();
-    if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
-      parts.emplace(runtime, std::move(given), ranks).use(window_sum.between_gpus());
+    solver_parts = buffer.parts();
+    if (!solver_parts.empty())
+      parts.emplace(runtime, given_parts(solver_parts, ranks), ranks).use(window_sum.between_gpus());
   }
   void set_mesh_in_parts(const MeshArrays& given) {
     HostCopies copies(runtime);
@@ -170,7 +172,7 @@ struct OnlineTrainer::State {
     ghost_rows.emplace(ranks, owned, part);
     std::vector<int32_t> numbers = node_numbers(ranks, owned, part);
     on_all_ranks(ranks, [&] { set_mesh(mesh, std::move(numbers)); });
-    parts->check(buffer.mesh());
+    check_borders(buffer.mesh(), *buffer.part(), ranks);
   }
   void forget_mesh() {
     ghost_rows.reset();
@@ -252,9 +254,10 @@ double OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
     const MeshView mesh = of.dataset().trajectory(split, sample.trajectory).mesh();
     const FieldSelection& fields = of.mesh().fields;
     const int64_t here = fields.predicted_nodes(mesh);
-    const int64_t ghosts =
-        std::ranges::count_if(mesh.node_type.subspan(static_cast<size_t>(parts->owned(mesh))),
-                              [&](int32_t type) { return fields.is_predicted(type); });
+    const int64_t ghosts = std::ranges::count_if(
+        mesh.node_type.subspan(
+            static_cast<size_t>(solver_parts[static_cast<size_t>(mesh.index)].owned(mesh))),
+        [&](int32_t type) { return fields.is_predicted(type); });
     if (here > 0)
       weight +=
           of.loss_weight(split, {sample}) * static_cast<double>(here - ghosts) / static_cast<double>(here);
