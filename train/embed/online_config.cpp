@@ -2,7 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/online_config.h>
-#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>

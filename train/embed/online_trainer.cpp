@@ -19,7 +19,6 @@
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/step_cache.h>
-#include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/run/window_sum.h>
 #include <meshgrad/train/learn/task/batch_rows.h>

@@ -5,10 +5,10 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
-#include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 
 #include <fmt/format.h>
@@ -124,7 +124,7 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
   if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
   return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
-                                [&] { return evaluate(trained, resolved); });
+                                [&] { return trained.task.evaluate(trained, resolved); });
 }
 
 FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {

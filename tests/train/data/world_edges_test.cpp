@@ -206,13 +206,14 @@ TEST_CASE(
   std::vector<std::string> told;
   EvaluateOptions options{.split = "valid", .stride = 1000};
   options.progress = [&](const std::string& text) { told.push_back(text); };
-  const Evaluation diverged = evaluate(predictor.trained(), options);
+  const Evaluation diverged = predictor.task().evaluate(predictor.trained(), options);
   CHECK(std::isnan(diverged.dynamics->rollouts.back().fields[0].rmse));
   CHECK(std::isfinite(diverged.fields[0].rmse));
   CHECK(contains(told.back(), "a rollout has diverged: [data.world_radius] needed 1000 nodes"));
   CHECK(contains(told.back(), "frame 1 of valid.npz"));
   options.stride = 1;  // one step from each frame of the data
-  CHECK(contains(message_of([&] { evaluate(predictor.trained(), options); }), "frame 1 of valid.npz"));
+  CHECK(contains(message_of([&] { predictor.task().evaluate(predictor.trained(), options); }),
+                 "frame 1 of valid.npz"));
 }
 
 TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells side by side") {

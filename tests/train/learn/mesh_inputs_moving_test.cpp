@@ -298,8 +298,11 @@ TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files 
     test::train_here(config);
     Runtime runtime{RuntimeOptions{.threads = 2}};
     const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-    CHECK(std::isfinite(
-        evaluate(predictor.trained(), {.split = "test"}).dynamics->rollouts.back().fields[0].rmse));
+    CHECK(std::isfinite(predictor.task()
+                            .evaluate(predictor.trained(), {.split = "test"})
+                            .dynamics->rollouts.back()
+                            .fields[0]
+                            .rmse));
 
     const MeshTask& task = predictor.mesh_dynamics();
     const TrajectoryView view = predictor.dataset().trajectory("test", 0);
@@ -375,7 +378,8 @@ TEST_CASE("a plate trains with its stress as a value, and the run resumes to the
   test::train_here(config);
   Runtime runtime{RuntimeOptions{.threads = 1}};
   const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-  const std::vector<FieldError> errors = evaluate(predictor.trained(), {.split = "test"}).fields;
+  const std::vector<FieldError> errors =
+      predictor.task().evaluate(predictor.trained(), {.split = "test"}).fields;
   CHECK(std::isfinite(errors.at(1).rmse));
 
   Config halves = config;

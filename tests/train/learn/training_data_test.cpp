@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/data_warnings.h>
 
 #include "train/process.h"

@@ -4,7 +4,6 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/config/hostile_text.h>
 
 #include <algorithm>
 #include <cmath>

@@ -137,6 +137,17 @@ std::string changed_fixed_key(const Config& saved, const Config& config);
 /// Size in bytes above which a configuration is refused.
 inline constexpr size_t kLargestConfigFile = 64 * 1024;
 
+/// Text that the TOML library must not see.
+struct HostileText {
+  int64_t line = 0;
+  std::string message;  ///< "a zero byte"
+};
+
+/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
+/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
+/// Returns the fault and its line.
+std::optional<HostileText> find_hostile(const std::string& text);
+
 /// What the key accepts, in words: "an integer from 1 to 64".
 std::string describe_type(const ConfigKey& key);
 

@@ -4,7 +4,6 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/optimizer.h>
-#include <meshgrad/train/learn/run/training_data.h>
 
 #include <fmt/format.h>
 

@@ -4,7 +4,6 @@
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/run_start.h>
-#include <meshgrad/train/learn/run/training_data.h>
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/config/config.h>
-#include <meshgrad/train/learn/task/task_text.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <string>
 #include <vector>

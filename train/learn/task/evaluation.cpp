@@ -255,8 +255,4 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
   return result;
 }
 
-Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) {
-  return trained.task.evaluate(trained, options);
-}
-
 }  // namespace meshgrad

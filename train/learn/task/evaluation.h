@@ -58,7 +58,4 @@ class FieldErrors {
   std::vector<Sums> sums_;
 };
 
-/// Throws ConfigError for an unknown split, and for one without anything to predict.
-Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);
-
 }  // namespace meshgrad

@@ -6,10 +6,11 @@
 // (2017), section 3.1.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/recomputation.h>
-#include <meshgrad/train/learn/task/task_text.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <string>
 #include <string_view>
