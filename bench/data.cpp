@@ -4,7 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/train.h>
 
 #include <fcntl.h>

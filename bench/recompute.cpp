@@ -193,7 +193,7 @@ std::vector<Kind> kinds(const Selection& selection) {
   const OffloadTo to = on_gpu ? OffloadTo::host : OffloadTo::file;
   const std::string offload = on_gpu ? "block_offload_host" : "block_offload_file";
   const RecomputeConfig block{.mode = Mode::block};
-  const RecomputeConfig products{.mode = Mode::block, .policy = RecomputePolicy::products};
+  const RecomputeConfig products{.mode = Mode::block, .keep = {"linear", "mlp", "edge_update"}};
   const RecomputeConfig every_4{.mode = Mode::every, .every = 4};
   const RecomputeConfig encoder{.mode = Mode::block, .include = {"encoder", "processor"}};
   const RecomputeConfig moved{.mode = Mode::block, .offload = to};

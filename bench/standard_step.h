@@ -3,7 +3,7 @@
 // every variant: fused or op by op, captured, with recomputation.
 #pragma once
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/learn/planning/recompute_cost.h>
+#include <meshgrad/train/learn/planning/recompute.h>
 
 #include <string_view>
 

@@ -62,7 +62,7 @@ WORDS = [
 ]
 # Makers of errors with the place of `got` among their arguments; for lambdas and wrappers any argument may be it.
 MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_error": 2, "rank_error": 2,
-          "refuse": 2, "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
+          "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
           "refused": None, "different_run": None, "check_range": None}
 VAGUE = re.compile(r"(?:an? )?(?:(?:unknown|negative|larger|different) ones?|others?|another|something|both|neither|one|"
                    r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|.*(?:\bor others|"

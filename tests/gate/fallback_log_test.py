@@ -10,8 +10,18 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MEANT = "runs op by op, not as a fused kernel: hidden width 8, not 64, 128 or 256"
+
+
+def write_frames(folder):
+    """Four frames of a field on a strip of triangles, as VTK legacy files."""
+    folder.mkdir(parents=True)
+    for frame in range(4):
+        (folder / f"{frame}.vtk").write_text("\n".join([
+            "# vtk DataFile Version 3.0", "strip", "ASCII", "DATASET UNSTRUCTURED_GRID", "POINTS 8 float",
+            *(f"{i // 2} {i % 2} 0" for i in range(8)), "CELLS 6 24", *(f"3 {i} {i + 1} {i + 2}" for i in range(6)),
+            "CELL_TYPES 6", *["5"] * 6, "POINT_DATA 8", "SCALARS u float 1", "LOOKUP_TABLE default",
+            *(str(0.1 * i * (1 + frame)) for i in range(8))]) + "\n")
 
 
 def lines_of(text):
@@ -31,8 +41,11 @@ def main():
     def run(*words):
         return subprocess.run([meshgrad, *words], cwd=folder, check=True, capture_output=True, text=True).stderr
 
-    run("convert", ROOT / "tests/data/cylinder_flow_sample", "-o", "sample.mgd")
-    (folder / "config.toml").write_text('precision = "f16"\n[data]\npath = "sample.mgd"\n[model]\nwidth = 8\nblocks = 1\n'
+    for name in ("train", "test"):
+        write_frames(folder / "frames" / name)
+    run("convert", "frames", "-o", "sample.mgd")
+    (folder / "config.toml").write_text('precision = "f16"\n[data]\npath = "sample.mgd"\ninputs = ["u"]\ntargets = ["u"]\n'
+                                        'valid_split = "test"\n[model]\nwidth = 8\nblocks = 1\n'
                                         '[train]\nsteps = 2\n[run]\ndir = "run"\ndevice = "cuda"\n')
     text = run("train", "config.toml")
     said = lines_of(text)

@@ -63,7 +63,78 @@ void visit_rows(const RowLists& rows, const RowsOfRanks<T>& received, std::span<
   }
 }
 
+/// Throws DataError on every rank unless each two agree on the rows between them. `numbers` are those of
+/// nodes at their owners.
+void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numbers) {
+  std::vector<std::vector<int64_t>> expected(static_cast<size_t>(ranks.size())), sent(expected);
+  const auto number_of = [&](int32_t node) {
+    return numbers[static_cast<size_t>(part.nodes[static_cast<size_t>(node)])];
+  };
+  auto ghost = static_cast<int32_t>(part.owned);
+  auto from = part.sent.begin();
+  for (const Neighbour& neighbour : part.neighbours) {
+    const auto rank = static_cast<size_t>(neighbour.rank);
+    for (int64_t i = 0; i < neighbour.ghosts; ++i) expected[rank].push_back(number_of(ghost++));
+    for (int64_t i = 0; i < neighbour.sent; ++i) sent[rank].push_back(number_of(*from++));
+  }
+  const std::vector<std::vector<int64_t>> wanted = exchange_lists(ranks, expected, "ghosts of parts");
+  const auto other = std::mismatch(wanted.begin(), wanted.end(), sent.begin()).first - wanted.begin();
+  const bool fits = other == ranks.size();
+  if (!agree(ranks, !fits, "ghosts of parts")) return;
+  constexpr const char* kFix =
+      "give each rank every cell or edge that has one of its own nodes, and each ghost its owner and number";
+  const std::vector<int64_t> others = all_gather(ranks, int64_t{other}, "ghosts of parts");
+  if (fits) {
+    const auto first = std::ranges::find_if(others, [&](int64_t rank) { return rank != ranks.size(); });
+    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders",
+                     fmt::format("ranks {} and {} with different lists", first - others.begin(), *first),
+                     kFix);
+  }
+  const auto index = static_cast<size_t>(other);
+  throw data_error(fmt::format("mesh in parts: ranks {} and {}", ranks.rank(), other),
+                   fmt::format("the {} nodes that edges of rank {} make neighbours of rank {}",
+                               sent[index].size(), ranks.rank(), other),
+                   fmt::format("{} ghosts there, the first different one at {}", wanted[index].size(),
+                               std::ranges::mismatch(wanted[index], sent[index]).in1 - wanted[index].begin()),
+                   kFix);
+}
+
+/// This rank's part of the union of meshes; given[i] is of the mesh with index i.
+Part make_given_part(std::span<const GivenPart* const> given, std::span<const MeshView> meshes,
+                     std::span<const SortedEdges> edges, Ranks& ranks) {
+  std::vector<int32_t> owners;
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const GivenPart& part = *given[i];
+    const int64_t first = static_cast<int64_t>(i) << 32U;
+    for (int64_t node = 0; node < part.owned(meshes[i]); ++node) {
+      owners.push_back(ranks.rank());
+      numbers.push_back(first + node);
+    }
+    owners.insert(owners.end(), part.ghost_owner.begin(), part.ghost_owner.end());
+    for (const int32_t number : part.ghost_number) numbers.push_back(first + number);
+  }
+  Part whole = make_part(owners, ranks.rank(), ranks.size(), edges, numbers);
+  check_borders(ranks, whole, numbers);
+  return whole;
+}
+
 }  // namespace
+
+PartMaker given_parts(std::vector<GivenPart> given, Ranks& ranks) {
+  return [given = std::move(given), &ranks](std::span<const MeshView> meshes,
+                                            std::span<const SortedEdges> edges, int64_t) {
+    std::vector<const GivenPart*> parts;
+    for (const MeshView& mesh : meshes) parts.push_back(&given.at(static_cast<size_t>(mesh.index)));
+    return make_given_part(parts, meshes, edges, ranks);
+  };
+}
+
+void check_borders(const MeshView& mesh, const GivenPart& given, Ranks& ranks) {
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
+  const GivenPart* const part = &given;
+  make_given_part({&part, 1}, {&mesh, 1}, {&edges, 1}, ranks);
+}
 
 GivenPart given_part(const MeshArrays& mesh, int dim) {
   if (mesh.ghost_owner.size() != mesh.ghost_number.size()) {

@@ -12,9 +12,23 @@
 
 namespace meshgrad {
 
+/// A rank's part of a mesh that a host application has partitioned. The mesh's arrays are those of the part
+/// alone: the nodes that the rank owns, then its ghost nodes, and every edge of an owned node.
+struct GivenPart {
+  std::vector<int32_t> ghost_owner;   ///< [ghosts]: the rank
+  std::vector<int32_t> ghost_number;  ///< [ghosts]: of the node among those of its owner
+  int64_t owned(const MeshView& mesh) const { return mesh.nodes - static_cast<int64_t>(ghost_owner.size()); }
+};
+
 /// The ghosts of a mesh in parts, whose lists are on the host. Throws InvalidArgument for lists of different
 /// lengths and more ghosts than nodes.
 GivenPart given_part(const MeshArrays& mesh, int dim);
+
+/// For MeshParts: given[i] is of the mesh with index i. Batches hold this rank's part alone, so their part()
+/// and halo() are collective, of this rank's number, and predict() is not for them.
+PartMaker given_parts(std::vector<GivenPart> given, Ranks& ranks);
+/// Throws DataError on every rank unless they agree on the nodes at the borders of this mesh. Collective.
+void check_borders(const MeshView& mesh, const GivenPart& given, Ranks& ranks);
 
 /// A number for each node of a part that all ranks know it by: own nodes count rank after rank. Collective.
 std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part);
@@ -29,6 +43,7 @@ class GhostRows {
   /// `owned` nodes stand before the ghosts. Throws DataError on all ranks when a ghost's owner or number does
   /// not exist. Collective.
   GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part);
+  int64_t owned() const { return owned_; }
   /// Fills the ghosts' rows of `values` [owned + ghosts, width] from their owners'. T: float, double.
   /// Collective.
   template <class T>

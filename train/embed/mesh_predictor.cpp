@@ -329,8 +329,10 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
     ghosts.emplace_back(ranks, part.owned(mesh.view), part);
     views.push_back(mesh.view);
   }
-  in_parts = std::make_unique<PredictedParts>(PredictedParts{
-      .parts = MeshParts(runtime, std::move(given), ranks), .meshes = views, .ghosts = std::move(ghosts)});
+  in_parts = std::make_unique<PredictedParts>(
+      PredictedParts{.parts = MeshParts(runtime, given_parts(std::move(given), ranks), ranks),
+                     .meshes = views,
+                     .ghosts = std::move(ghosts)});
   const Part& part = in_parts->parts.part(views, written.graph, ranks.rank());
   BatchLayout layout(task.sizes(), {part.owned, part.edges(kMeshEdges).edges(), part.ghosts()},
                      config.precision, BatchLayout::Sizes::exact);

@@ -151,7 +151,7 @@ void MeshPredictor::Loaded::walk_back() {
     mesh.of_steps.assign(steps_before + 1,
                          {.next = {}, .boundary = std::vector<std::vector<double>>(targets.size())});
     mesh.gradients = zero_gradients(fields(), view);
-    const int64_t nodes = in_parts ? in_parts->parts.owned(view) : view.nodes;
+    const int64_t nodes = in_parts ? in_parts->ghosts[i].owned() : view.nodes;
     const auto values = static_cast<std::ptrdiff_t>(nodes * fields().outputs);
     if (!mesh.given_gradient.empty())
       std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
@@ -297,7 +297,7 @@ void MeshPredictor::Loaded::gather_moved_ghosts() {
   for (size_t i = 0; in_parts && i < meshes.size(); ++i) {
     std::vector<double>& current = meshes[i].gradients->current;
     in_parts->ghosts[i].add(ranks, current, width);
-    const auto owned = static_cast<size_t>(in_parts->parts.owned(data->meshes[i].view));
+    const auto owned = static_cast<size_t>(in_parts->ghosts[i].owned());
     std::fill(current.begin() + static_cast<std::ptrdiff_t>(owned * width), current.end(), 0.0);
   }
 }

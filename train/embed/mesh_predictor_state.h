@@ -7,7 +7,7 @@
 #include <meshgrad/train/embed/mesh_gradients.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/own_process.h>
-#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <deque>

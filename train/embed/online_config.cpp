@@ -3,13 +3,16 @@
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -70,6 +73,31 @@ OnlineOptions with_used_fields(OnlineOptions options, const Config& config) {
   }
   options.fields = training_data(empty_dataset(options, config), config.data).fields;
   return options;
+}
+
+std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned) {
+  std::vector<std::string> warnings;
+  const auto check = [&](const Normalizer& columns, size_t first, const FieldInfo& field, const char* what) {
+    const std::vector<double> squares = columns.squared_deviations();
+    const auto own = std::span(squares).subspan(first, static_cast<size_t>(field.components));
+    const double largest = *std::max_element(own.begin(), own.end());
+    if (largest <= 0 || std::sqrt(largest / columns.count()) > Normalizer::kSmallestDeviation) return;
+    warnings.push_back(fmt::format(
+        "{} less than {:g} so far; such values count as constant and are not normalised: append the "
+        "field in a smaller unit",
+        field.name + what, Normalizer::kSmallestDeviation));
+  };
+  size_t column = 0;
+  for (const FieldSelection::Input& input : fields.inputs) {
+    check(learned.nodes, column, input.field, " has varied by");
+    column += static_cast<size_t>(input.field.components);
+  }
+  column = 0;
+  for (const FieldInfo& target : fields.targets) {
+    check(learned.targets, column, target, ": what is predicted of it has varied by");
+    column += static_cast<size_t>(target.components);
+  }
+  return warnings;
 }
 
 }  // namespace meshgrad

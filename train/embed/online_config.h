@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an OnlineTrainer makes of a configuration and of its options.
 #pragma once
+#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/learn/task/field_selection.h>
+
+#include <string>
+#include <vector>
 
 namespace meshgrad {
 
@@ -16,5 +21,9 @@ Dataset empty_dataset(const OnlineOptions& options, const Config& config);
 /// With only the fields that the model reads, in the order of a checkpoint's description. Throws
 /// InvalidArgument for a field without components, ConfigError for one that is missing.
 OnlineOptions with_used_fields(OnlineOptions options, const Config& config);
+
+/// As scale_warnings, a line for each input and target whose values, learned so far, vary by less than what a
+/// Normalizer takes for a constant; without numbers, so that a line is the same each time.
+std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
 
 }  // namespace meshgrad

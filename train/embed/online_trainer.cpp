@@ -20,11 +20,9 @@
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/same_config.h>
 #include <meshgrad/train/learn/run/step_cache.h>
-#include <meshgrad/train/learn/run/training_data.h>
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/run/window_sum.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 
 #include <fmt/format.h>
 
@@ -116,6 +114,7 @@ struct OnlineTrainer::State {
   OwnProcess process;
   WindowSum window_sum;
   Normalizers learned;                  // of several ranks: by this one, and not yet merged
+  std::vector<GivenPart> solver_parts;  // by mesh, where the solver has partitioned them
   std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
   std::optional<GhostRows> ghost_rows;  // then: of the current mesh
 
@@ -152,8 +151,9 @@ struct OnlineTrainer::State {
   }
   void read_parts() {
     parts.reset();
-    if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
-      parts.emplace(runtime, std::move(given), ranks).use(window_sum.between_gpus());
+    solver_parts = buffer.parts();
+    if (!solver_parts.empty())
+      parts.emplace(runtime, given_parts(solver_parts, ranks), ranks).use(window_sum.between_gpus());
   }
   void set_mesh_in_parts(const MeshArrays& given) {
     HostCopies copies(runtime);
@@ -168,7 +168,7 @@ struct OnlineTrainer::State {
     ghost_rows.emplace(ranks, owned, part);
     std::vector<int32_t> numbers = node_numbers(ranks, owned, part);
     on_all_ranks(ranks, [&] { set_mesh(mesh, std::move(numbers)); });
-    parts->check(buffer.mesh());
+    check_borders(buffer.mesh(), *buffer.part(), ranks);
   }
   void forget_mesh() {
     ghost_rows.reset();
@@ -254,9 +254,10 @@ double OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
     const MeshView mesh = of.dataset().trajectory(split, sample.trajectory).mesh();
     const FieldSelection& fields = of.mesh().fields;
     const int64_t here = fields.predicted_nodes(mesh);
-    const int64_t ghosts =
-        std::ranges::count_if(mesh.node_type.subspan(static_cast<size_t>(parts->owned(mesh))),
-                              [&](int32_t type) { return fields.is_predicted(type); });
+    const int64_t ghosts = std::ranges::count_if(
+        mesh.node_type.subspan(
+            static_cast<size_t>(solver_parts[static_cast<size_t>(mesh.index)].owned(mesh))),
+        [&](int32_t type) { return fields.is_predicted(type); });
     if (here > 0)
       weight +=
           of.loss_weight(split, {sample}) * static_cast<double>(here - ghosts) / static_cast<double>(here);
@@ -342,10 +343,10 @@ double OnlineTrainer::State::held_out_loss_in_parts() {
   const Task tested = task.for_validation();
   const std::string& split = config.data.valid_split;
   if (buffer.held_out_samples() == 0) return std::nan("");
-  const Sampler sampler(tested, split, 0);
+  const SplitSamples all = tested.samples(split);
   double sums[] = {0, 0};
-  for (int64_t i = 0; i < sampler.samples(); ++i) {
-    const std::vector<Sample> samples{sampler.in_order(i)};
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const std::vector<Sample> samples{all.at(i)};
     const Batch batch = batch_of(tested, split, samples, {}, 1);
     Tape tape(runtime, Tape::Mode::evaluate);
     sums[0] += *to_host(tested.loss(tape, model, batch, {}).sum.value(), runtime.stream()).data<double>();

@@ -5,11 +5,11 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
-#include <meshgrad/train/learn/run/training_data.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include <fmt/format.h>
 
@@ -72,7 +72,8 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
         data.path().string(), checkpoint.string()));
   }
   if (const auto trained = checkpoint_training_data(checkpoint)) {
-    check_training_data(checkpoint.string(), *trained, task, config);
+    if (const auto other = find_other_data(checkpoint.string(), *trained, task, config))
+      throw data_error(data.path().string(), other->needed, other->got, other->fix);
     if (task.describe().over_time && (trained->dt > 0) != (data.dt() > 0)) {
       const auto text = [](double dt) {
         return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");
@@ -123,7 +124,7 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
   if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
   return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
-                                [&] { return evaluate(trained, resolved); });
+                                [&] { return trained.task.evaluate(trained, resolved); });
 }
 
 FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {

@@ -5,7 +5,7 @@
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
 #include <meshgrad/train/embed/online_trainer.h>
-#include <meshgrad/train/learn/run/checkpoint_extra.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 
 #include <deque>
 #include <optional>

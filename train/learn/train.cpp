@@ -4,7 +4,7 @@
 #include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/run/history_json.h>
-#include <meshgrad/train/learn/run/resume_check.h>
+#include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/learn/run/trainer.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/train.h>

@@ -10,10 +10,10 @@
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/learn/task/evaluation.h>
-#include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/config_check.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <algorithm>
 #include <cmath>
@@ -203,13 +203,14 @@ TEST_CASE("a rollout whose nodes collapse ends no run") {
   std::vector<std::string> told;
   EvaluateOptions options{.split = "valid", .stride = 1000};
   options.progress = [&](const std::string& text) { told.push_back(text); };
-  const Evaluation diverged = evaluate(predictor.trained(), options);
+  const Evaluation diverged = predictor.task().evaluate(predictor.trained(), options);
   CHECK(std::isnan(diverged.dynamics->rollouts.back().fields[0].rmse));
   CHECK(std::isfinite(diverged.fields[0].rmse));
   CHECK(contains(told.back(), "a rollout has diverged: [data.world_radius] needed 1000 nodes"));
   CHECK(contains(told.back(), "frame 1 of valid.npz"));
   options.stride = 1;  // one step from each frame of the data
-  CHECK(contains(message_of([&] { evaluate(predictor.trained(), options); }), "frame 1 of valid.npz"));
+  CHECK(contains(message_of([&] { predictor.task().evaluate(predictor.trained(), options); }),
+                 "frame 1 of valid.npz"));
 }
 
 TEST_CASE("a node at the radius is not joined") {
@@ -355,7 +356,7 @@ TEST_CASE("memory of world edges is planned by their room") {
   const Dataset dataset = plate.dataset();
   const StepProbe probe(dataset, Device{});
   const int64_t some = probe.predict(config, StepProbe::Batches::largest).live;
-  CHECK(some == probe.measure(config).live);
+  CHECK(some == measured_memory(probe, config).live);
   config.data.world_edges_per_node = 24;
   CHECK(probe.predict(config, StepProbe::Batches::largest).live > some);
 

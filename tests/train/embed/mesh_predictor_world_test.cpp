@@ -7,7 +7,7 @@
 #include <meshgrad/train/embed/meshgrad.h>
 #include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 // Runs that start from the weights of another, train only some of them, average them, or end early.
 #include <doctest/doctest.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 
 #include "support.h"

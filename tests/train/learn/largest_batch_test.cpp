@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bounds of training batches, against every batch that a sampler can give.
 #include <doctest/doctest.h>
-#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>

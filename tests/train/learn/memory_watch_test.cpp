@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/learn/run/memory_watch.h>
+#include <meshgrad/train/learn/run/run_log.h>
 
 #include <doctest/doctest.h>
 

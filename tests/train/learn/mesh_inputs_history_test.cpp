@@ -7,7 +7,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <cmath>

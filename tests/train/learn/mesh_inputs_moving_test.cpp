@@ -9,7 +9,7 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/extras/first_config.h>
@@ -297,8 +297,11 @@ TEST_CASE("a rollout moves the mesh") {
     test::train_here(config);
     Runtime runtime{RuntimeOptions{.threads = 2}};
     const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-    CHECK(std::isfinite(
-        evaluate(predictor.trained(), {.split = "test"}).dynamics->rollouts.back().fields[0].rmse));
+    CHECK(std::isfinite(predictor.task()
+                            .evaluate(predictor.trained(), {.split = "test"})
+                            .dynamics->rollouts.back()
+                            .fields[0]
+                            .rmse));
 
     const MeshTask& task = predictor.mesh_dynamics();
     const TrajectoryView view = predictor.dataset().trajectory("test", 0);
@@ -374,7 +377,8 @@ TEST_CASE("a plate trains with its stress as a value") {
   test::train_here(config);
   Runtime runtime{RuntimeOptions{.threads = 1}};
   const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-  const std::vector<FieldError> errors = evaluate(predictor.trained(), {.split = "test"}).fields;
+  const std::vector<FieldError> errors =
+      predictor.task().evaluate(predictor.trained(), {.split = "test"}).fields;
   CHECK(std::isfinite(errors.at(1).rmse));
 
   Config halves = config;

@@ -5,7 +5,7 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>

@@ -4,8 +4,8 @@
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/nn/partition/owners.h>
 #include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
-#include <meshgrad/train/learn/task/rollout.h>
 
 #include <algorithm>
 #include <cmath>

@@ -114,7 +114,7 @@ TEST_CASE("kernel calls of a planned step, counted by hand") {
   const double nodes = 2000, edges = 12000, product = 2.0 * 64 * 64, row = 2.0 * 64;
   const StepProbe probe(Dataset::open(config.data.path), {DeviceKind::cuda, 0});
   const BatchShape shape{.nodes = 2000, .edges = 12000};
-  const std::vector<WorkTrace::Call> calls = probe.kernel_calls(config, shape);
+  const std::vector<WorkTrace::Call> calls = kernel_calls(probe, config, shape);
   // Three blocks. The first block's edges make their node terms, those of the others come from the nodes.
   const std::vector<Work> forward = works_of(calls, "edge_update_forward");
   REQUIRE(forward.size() == 3);
@@ -140,9 +140,9 @@ TEST_CASE("kernel calls of a planned step, counted by hand") {
     CHECK(works_of(calls, once).size() == 1);
   }
   config.graphs = GraphsMode::capture;  // whose capacities are no work
-  CHECK(probe.kernel_calls(config, shape).size() == calls.size());
+  CHECK(kernel_calls(probe, config, shape).size() == calls.size());
   config.recompute.mode = RecomputeMode::block;
-  CHECK(works_of(probe.kernel_calls(config, shape), "edge_update_forward").size() > 3);
+  CHECK(works_of(kernel_calls(probe, config, shape), "edge_update_forward").size() > 3);
 }
 
 TEST_CASE("a dry run has the kernel calls of its step") {
@@ -155,9 +155,9 @@ TEST_CASE("a dry run has the kernel calls of its step") {
   const StepProbe probe(dataset, {});
   for (const RecomputeMode mode : {RecomputeMode::off, RecomputeMode::block}) {
     config.recompute.mode = mode;
-    const std::vector<WorkTrace::Call> dry = probe.kernel_calls(config, shape);
+    const std::vector<WorkTrace::Call> dry = kernel_calls(probe, config, shape);
     const WorkTrace trace;
-    probe.measure(config);  // runs three steps
+    measured_memory(probe, config);  // runs three steps
     const std::vector<WorkTrace::Call>& run = trace.calls();
     REQUIRE(run.size() == 3 * dry.size());
     for (size_t i = 0; i < run.size(); ++i) {

@@ -36,6 +36,50 @@ std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
   return costs;
 }
 
+/// What a segment takes: what it leaves, the peak of its backward pass beside what others left, seconds.
+RecomputePlan cost_of_segment(std::span<const StageCost> costs, const RecomputedStages& segment,
+                              int64_t& left) {
+  const StageCost& first = costs[static_cast<size_t>(segment.begin)];
+  const StageCost& last = costs[static_cast<size_t>(segment.end - 1)];
+  if (segment.keep != SavePolicy::inputs) {
+    left = first.inputs + first.saved_partial;
+    return {{}, left + first.recomputed_partial + first.backward, first.partial_s};
+  }
+  left = first.inputs;
+  RecomputePlan cost{{}, left + last.recomputed, last.recomputed_s};
+  int64_t backward = last.backward;
+  for (int64_t stage = segment.begin; stage + 1 < segment.end; ++stage) {
+    const StageCost& inner = costs[static_cast<size_t>(stage)];
+    cost.peak += inner.saved + costs[static_cast<size_t>(stage + 1)].held;
+    cost.seconds += inner.forward_s;
+    backward = std::max(backward, inner.backward);
+  }
+  cost.peak += backward;
+  return cost;
+}
+
+/// Memory and time of a choice of segments. Partial segments have one stage each.
+RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<RecomputedStages>& stages) {
+  RecomputePlan plan{.stages = stages};
+  int64_t before = 0;
+  auto segment = stages.begin();
+  for (int64_t stage = 0; stage < static_cast<int64_t>(costs.size());) {
+    const StageCost& cost = costs[static_cast<size_t>(stage)];
+    int64_t left = cost.held + cost.saved;
+    if (segment == stages.end() || segment->begin > stage) {
+      plan.peak = std::max(plan.peak, before + left + cost.backward);
+      ++stage;
+    } else {
+      const RecomputePlan one = cost_of_segment(costs, *segment, left);
+      plan.peak = std::max(plan.peak, before + one.peak);
+      plan.seconds += one.seconds;
+      stage = (segment++)->end;
+    }
+    before += left;
+  }
+  return plan;
+}
+
 /// Calls `body` with every plan of the stages from `stage` on, after those in `way`.
 void for_all_ways(std::span<const StageCost> costs, std::vector<RecomputedStages>& way, int64_t stage,
                   const std::function<void(const std::vector<RecomputedStages>&)>& body) {

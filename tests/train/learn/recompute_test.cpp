@@ -63,10 +63,10 @@ TEST_CASE("modes cut the included blocks; the last segment is kept") {
 /// The tensors of a run's last checkpoint, by name.
 
 Config with(Config config, const std::string& name, RecomputeMode mode,
-            RecomputePolicy policy = RecomputePolicy::inputs) {
+            const std::vector<std::string>& keep = RecomputeConfig().keep) {
   config.run.dir = (std::filesystem::path(config.run.dir).parent_path() / name).string();
   config.recompute.mode = mode;
-  config.recompute.policy = policy;
+  config.recompute.keep = keep;
   return config;
 }
 
@@ -89,8 +89,7 @@ TEST_CASE("a recomputed run has the same bits") {
       test::train_here(block);
       CHECK(tensors_of(block) == plain);
       CHECK(test::lasting_metrics(block.run.dir) == test::lasting_metrics(config.run.dir));
-      Config changed = with(config, "changed", RecomputeMode::sqrt, RecomputePolicy::products);
-      changed.recompute.keep = {"norm", "concat"};
+      Config changed = with(config, "changed", RecomputeMode::sqrt, {"linear", "mlp", "norm", "concat"});
       int64_t left = 3 * config.train.accumulate;
       test::train_here(changed, false, [&] { return --left <= 0; });
       changed = with(config, "changed", RecomputeMode::every);
@@ -210,16 +209,28 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
                  }),
                  "[recompute.offload] needed \"none\" or \"host\" with graphs = \"capture\""));
   CHECK(contains(message("keep = [\"lineer\"]\n"),
-                 "[recompute.keep] needed a list of names, each once: linear, activation, norm, add, concat, "
+                 "[recompute.keep] needed \"auto\", \"none\", or a list of names, each once: linear, "
+                 "activation, norm, add, concat, "
                  "segment_sum, mlp, edge_update, halo_exchange, "
                  "got \"lineer\" in the list; fix: did you "
                  "mean \"linear\"?"));
   CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==
         (SavePolicy::outputs_of("concat") | SavePolicy::outputs_of("linear")));
   const Config config =
-      parse_config("[recompute]\nmode = \"auto\"\npolicy = \"products\"\ninclude = [\"processor.1\"]\n", "c");
+      parse_config("[recompute]\nmode = \"auto\"\nkeep = \"none\"\ninclude = [\"processor.1\"]\n", "c");
   CHECK(config.recompute.mode == RecomputeMode::automatic);
-  CHECK(kept_outputs(config.recompute) == SavePolicy::matmuls);
+  CHECK(kept_outputs(config.recompute) == SavePolicy::inputs);
+  CHECK(contains(to_toml(config), "\nkeep = \"none\"\n"));
+  CHECK(contains(to_toml(Config{}), "\nkeep = \"auto\"\n"));
+  CHECK(parse_config("", "c", {"recompute.keep=none"}).recompute.keep == config.recompute.keep);
+  CHECK(contains(message("keep = \"some\"\n"), "[recompute.keep] needed \"auto\", \"none\", or a list"));
+  CHECK(contains(message("keep = [\"none\"]\n"), "got \"none\" in the list"));
+  CHECK(
+      contains(message("policy = \"products\"\n"),
+               "[recompute.policy] needed no key of this name, as it was removed, got \"products\"; fix: set "
+               "recompute.keep = [\"linear\", \"mlp\", \"edge_update\"]"));
+  CHECK(message("policy = \"inputs\"\n").empty());
+  CHECK(to_toml(parse_saved_config("[recompute]\npolicy = \"products\"\n", "c")) == to_toml(Config{}));
   CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
 }
 
@@ -262,10 +273,10 @@ TEST_CASE("a recomputed run on a device has the same bits" * doctest::skip(cuda_
       CAPTURE(name);
       const Config off = with(config, name, RecomputeMode::off);
       train_on_device(off);
-      for (const RecomputePolicy policy : {RecomputePolicy::inputs, RecomputePolicy::products}) {
-        Config again = with(config, name + (policy == RecomputePolicy::inputs ? "_inputs" : "_products"),
-                            RecomputeMode::block, policy);
-        if (policy == RecomputePolicy::inputs) again.recompute.offload = OffloadTo::host;
+      for (const bool products : {false, true}) {
+        Config again = with(config, name + (products ? "_products" : "_inputs"), RecomputeMode::block);
+        if (products) again.recompute.keep = {"linear", "mlp", "edge_update"};
+        if (!products) again.recompute.offload = OffloadTo::host;
         train_on_device(again);
         CHECK(tensors_of(again) == tensors_of(off));
       }

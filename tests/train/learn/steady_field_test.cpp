@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/make_model.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 #include <cmath>
 

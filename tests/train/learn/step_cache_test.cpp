@@ -116,7 +116,7 @@ TEST_CASE("a steady step calls neither memory source nor lock") {
       {"segments of four blocks that keep products", 1,
        [](Config& config) {
          config.model.blocks = 15;
-         config.recompute = {.mode = RecomputeMode::every, .policy = RecomputePolicy::products};
+         config.recompute = {.mode = RecomputeMode::every, .keep = {"linear", "mlp", "edge_update"}};
        }},
       {"planned steps", 1, [](Config& config) { config.memory.plan_steps = true; }},
       {"three frames", 1, [](Config& config) { config.unroll.steps = 3; }},

@@ -3,7 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/tfrecord.h>
 #include <meshgrad/train/learn/run/environment.h>
-#include <meshgrad/train/learn/run/tensorboard.h>
+#include <meshgrad/train/learn/run/metrics_log.h>
 
 #include <cstring>
 #include <map>

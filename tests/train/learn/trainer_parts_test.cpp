@@ -185,9 +185,9 @@ TEST_CASE("parts in turn train and predict as the whole mesh") {
   const Predictor predictor(runtime, checkpoint, turns.data.path);
   TrainedModel in_turn = predictor.trained();
   REQUIRE(in_turn.parts != nullptr);
-  const Evaluation parted = evaluate(in_turn, {});
+  const Evaluation parted = in_turn.task.evaluate(in_turn, {});
   in_turn.parts = nullptr;
-  const Evaluation at_once = evaluate(in_turn, {});
+  const Evaluation at_once = in_turn.task.evaluate(in_turn, {});
   REQUIRE(parted.fields.size() == at_once.fields.size());
   for (size_t i = 0; i < parted.fields.size(); ++i)
     CHECK(parted.fields[i].rmse == doctest::Approx(at_once.fields[i].rmse).epsilon(1e-5));

@@ -3,7 +3,7 @@
 // something could not be shown.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/learn/run/folder_lock.h>
+#include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/tools/program/signals.h>
 #include <sys/wait.h>
 

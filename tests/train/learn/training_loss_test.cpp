@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/memory_data.h>
-#include <meshgrad/train/learn/run/sampler.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
 #include <meshgrad/train/learn/task/training_loss.h>

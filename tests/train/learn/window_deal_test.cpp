@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
-#include <meshgrad/train/learn/run/window_deal.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 
 #include <random>
 #include <set>

@@ -12,7 +12,7 @@
 #include <meshgrad/train/learn/run/step_cache.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/displacements.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/program/memory_plan.h>

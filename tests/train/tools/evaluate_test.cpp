@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 
 #include <algorithm>

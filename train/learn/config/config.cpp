@@ -6,7 +6,6 @@
 #include <meshgrad/train/learn/config/config_table.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 namespace meshgrad {
@@ -23,11 +22,6 @@ std::string list_of(const std::vector<T>& values, Print print) {
   std::string text = "[";
   for (const T& value : values) text += (text.size() > 1 ? ", " : "") + print(value);
   return text + "]";
-}
-
-std::string comment_of(const ConfigKey& key) {
-  const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
-  return wrapped(fmt::format("{}{} ({})", key.help, unit, describe_type(key)), kTextWidth, "# ", "# ") + "\n";
 }
 
 struct LiteralPrinter {
@@ -49,7 +43,9 @@ struct LiteralPrinter {
   }
   std::string operator()(const TextKey& type) const { return toml_quoted(type.member(config)); }
   std::string operator()(const TextListKey& type) const {
-    return list_of(type.member(config), [](const std::string& text) { return toml_quoted(text); });
+    const std::vector<std::string>& texts = type.member(config);
+    if (texts.size() == 1 && type.is_word(texts.front())) return toml_quoted(texts.front());
+    return list_of(texts, [](const std::string& text) { return toml_quoted(text); });
   }
   std::string operator()(const IntegerListKey& type) const {
     return list_of(type.member(config), [](int64_t value) { return std::to_string(value); });
@@ -81,8 +77,10 @@ struct TypeDescriber {
   }
   std::string operator()(const TextKey& type) const { return std::string(type.form); }
   std::string operator()(const TextListKey& type) const {
-    const std::string text =
-        type.least > 0 ? "a list of names, each once, at least one" : "a list of names, each once";
+    std::string text;
+    for (const std::string_view word : type.words) text += toml_quoted(word) + ", ";
+    text += text.empty() ? "a list of names, each once" : "or a list of names, each once";
+    if (type.least > 0) text += ", at least one";
     if (type.names == nullptr) return text;
     return fmt::format("{}: {}", text, fmt::join(type.names(), ", "));
   }
@@ -135,8 +133,7 @@ std::string toml_literal(const ConfigKey& key, const Config& config) {
   return std::visit(LiteralPrinter{copy}, key.type);
 }
 
-std::string to_toml(const Config& config, TomlComments comments) {
-  const bool commented = comments == TomlComments::on;
+std::string to_toml(const Config& config) {
   std::string text;
   std::string_view section;
   for (const ConfigKey& key : config_keys()) {
@@ -144,13 +141,10 @@ std::string to_toml(const Config& config, TomlComments comments) {
       section = key.section;
       text += fmt::format("\n[{}]\n", section);
     }
-    if (commented) text += comment_of(key);
     text += fmt::format("{} = {}\n", key.name, toml_literal(key, config));
   }
   return text;
 }
-
-std::string to_toml(const Config& config) { return to_toml(config, TomlComments::off); }
 
 std::string advice_for_key(const std::string& section, const std::string& name) {
   std::vector<std::string> siblings;

@@ -20,19 +20,17 @@ enum class Prediction : uint8_t {
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
 enum class ModelName : uint8_t { mesh_graph_net };
-enum class ScheduleName : uint8_t { constant, exponential, cosine, step };
+using ScheduleName = RateCurve;
 enum class NormalizeMode : uint8_t { dataset, online };
 /// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
 /// data.
 enum class InitNormalizers : uint8_t { keep, refit };
 enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
-enum class RecomputePolicy : uint8_t { inputs, products };
 enum class OffloadTo : uint8_t { none, host, file };
 /// The unit that unrolled training recomputes as a whole.
 enum class SegmentUnit : uint8_t { block, frame, sequence };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
-enum class RolloutFormat : uint8_t { vtu };
 /// How the gradients of several ranks are added: as is quickest, or sample by sample in the window's order,
 /// so that the sum does not depend on the number of ranks.
 enum class RankReduction : uint8_t { fast, ordered };
@@ -194,8 +192,7 @@ struct RecomputeConfig {
   int64_t every = 4;
   int64_t budget = 0;  ///< bytes
   std::vector<std::string> include = {"processor"};
-  RecomputePolicy policy = RecomputePolicy::inputs;
-  std::vector<std::string> keep;  ///< ops, of SavePolicy::names()
+  std::vector<std::string> keep = {"auto"};  ///< or "none", or ops, of SavePolicy::names()
   OffloadTo offload = OffloadTo::none;
   std::string offload_dir;  ///< empty: the run directory
   SegmentUnit segments = SegmentUnit::block;
@@ -215,7 +212,6 @@ struct EvaluateConfig {
 struct RolloutConfig {
   RolloutBoundary boundary = RolloutBoundary::data;
   int64_t steps = 0;  ///< 0: to the end of the trajectory
-  RolloutFormat format = RolloutFormat::vtu;
 };
 
 struct RanksConfig {

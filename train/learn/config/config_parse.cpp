@@ -4,7 +4,6 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/config/hostile_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +17,21 @@ namespace {
 
 constexpr size_t kMostFaults = 50;
 constexpr size_t kLongestExcerpt = 2000;
-constexpr const char* kRemovedPin = "run.pin";
 constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
+
+/// A key of earlier versions. Their files name every key: the value that asked for nothing is no reason to
+/// refuse them.
+struct RemovedKey {
+  std::string_view name;
+  std::string_view unset;  ///< as `describe` has it
+  std::string_view fix;
+};
+constexpr RemovedKey kRemoved[] = {
+    {"run.pin", "false", "leave it out; to pin threads, start meshgrad under taskset or numactl"},
+    {"recompute.policy", "\"inputs\"",
+     "set recompute.keep = [\"linear\", \"mlp\", \"edge_update\"] for \"products\", \"none\" for \"inputs\""},
+    {"rollout.format", "\"vtu\"", "leave it out: frames are VTU files"},
+};
 
 struct Fault {
   int64_t line = 0;
@@ -182,6 +194,10 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const TextListKey& type) const {
+    if (value.is_string() && type.is_word(value.as_string().str)) {
+      type.member(config) = {value.as_string().str};
+      return std::nullopt;
+    }
     if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<std::string> texts;
     for (const toml::value& element : value.as_array()) {
@@ -294,7 +310,7 @@ class Reader {
             config_error(brief(name), "a known section", shown(name), advice_for_section(name));
         add(line, place(line), fault.what());
       } else {
-        unknown_key("", name, line, place(line));
+        unknown_key("", name, describe(value), line, place(line));
       }
     }
   }
@@ -314,8 +330,8 @@ class Reader {
     if (key == nullptr) {
       const size_t dot = name.find('.');
       const bool has_section = dot != std::string::npos;
-      unknown_key(has_section ? name.substr(0, dot) : "", has_section ? name.substr(dot + 1) : name, order,
-                  where);
+      unknown_key(has_section ? name.substr(0, dot) : "", has_section ? name.substr(dot + 1) : name,
+                  shown(setting.substr(equals + 1)), order, where);
       return;
     }
     const std::string typed = setting.substr(equals + 1);
@@ -378,17 +394,15 @@ class Reader {
       const int64_t line = value.location().line();
       if (const ConfigKey* key = find_key(section + "." + name)) {
         assign(*key, value, line, place(line));
-      } else if (section + "." + name == kRemovedPin) {
-        // Files of earlier versions name every key; the value that had no effect is no reason to refuse them.
-        if (saved_ || (value.is_boolean() && !value.as_boolean())) continue;
-        add(line, place(line),
-            config_error(kRemovedPin, "no key of this name, as it was removed", describe(value),
-                         "leave it out; to pin threads, start meshgrad under taskset or numactl")
-                .what());
-      } else {
-        unknown_key(section, name, line, place(line));
+      } else if (!ignores(section + "." + name, value)) {
+        unknown_key(section, name, describe(value), line, place(line));
       }
     }
+  }
+
+  bool ignores(const std::string& name, const toml::value& value) const {
+    const auto* const removed = std::ranges::find(kRemoved, name, &RemovedKey::name);
+    return removed != std::end(kRemoved) && (saved_ || describe(value) == removed->unset);
   }
 
   void assign(const ConfigKey& key, const toml::value& value, int64_t order, const std::string& where) {
@@ -401,11 +415,15 @@ class Reader {
     }
   }
 
-  void unknown_key(const std::string& section, const std::string& name, int64_t order,
-                   const std::string& where) {
+  void unknown_key(const std::string& section, const std::string& name, const std::string& value,
+                   int64_t order, const std::string& where) {
     const std::string full = section.empty() ? name : section + "." + name;
-    add(order, where,
-        config_error(brief(full), "a known key", shown(full), advice_for_key(section, name)).what());
+    const auto* const removed = std::ranges::find(kRemoved, full, &RemovedKey::name);
+    const ConfigError error =
+        removed != std::end(kRemoved)
+            ? config_error(full, "no key of this name, as it was removed", value, removed->fix)
+            : config_error(brief(full), "a known key", shown(full), advice_for_key(section, name));
+    add(order, where, error.what());
   }
 
   /// The value of an override, the text after its '=', as a TOML literal: text and lists need no quotes.
@@ -415,7 +433,8 @@ class Reader {
     if (quoted) return typed;
     if (std::holds_alternative<IntegerListKey>(key.type) || std::holds_alternative<FloatListKey>(key.type))
       return "[" + typed + "]";
-    if (std::holds_alternative<TextListKey>(key.type)) {
+    if (const auto* texts = std::get_if<TextListKey>(&key.type)) {
+      if (texts->is_word(typed)) return toml_quoted(typed);
       std::string list = "[";
       std::istringstream names(typed);
       for (std::string name; std::getline(names, name, ',');) list += toml_quoted(name) + ",";

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/learn/config/config_choices.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
 #include <algorithm>
@@ -8,23 +7,41 @@
 namespace meshgrad {
 namespace {
 
-/// config.section.key for the member pointers Path.
-template <auto... Path, class AnyConfig>
-constexpr auto& at(AnyConfig& config) {
-  return (config.*....*Path);
+/// The sections; the type of a key's member says which one it is in.
+constexpr std::tuple kMembers{&Config::run,      &Config::task,       &Config::data,      &Config::model,
+                              &Config::train,    &Config::loss,       &Config::unroll,    &Config::optimizer,
+                              &Config::schedule, &Config::loss_scale, &Config::normalize, &Config::recompute,
+                              &Config::memory,   &Config::plan,       &Config::evaluate,  &Config::rollout,
+                              &Config::ranks};
+
+template <class Section>
+constexpr Section& section_of(Config& config) {
+  if constexpr (std::is_same_v<Section, Config>) {
+    return config;
+  } else if constexpr (std::is_same_v<Section, LossScaleRule>) {
+    return config.loss_scale.rule;
+  } else {
+    return config.*std::get<Section Config::*>(kMembers);
+  }
 }
 
-template <auto... Path>
-constexpr auto member() {
-  using Member = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
-  return MemberOf<Member>([](Config& config) -> Member& { return at<Path...>(config); });
+template <class T, class Section>
+constexpr T& member_of(Config& config, T Section::*member) {
+  return section_of<Section>(config).*member;
 }
 
-template <auto... Path>
+template <auto Member>
+constexpr auto& at(Config& config) {
+  return member_of(config, Member);
+}
+
+template <auto Member>
 constexpr ChoiceKey choice(std::span<const Choice> choices) {
-  using Enum = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
-  return {choices, [](const Config& config) { return static_cast<int>(at<Path...>(config)); },
-          [](Config& config, int value) { at<Path...>(config) = static_cast<Enum>(value); }};
+  return {choices, [](Config& config) { return static_cast<int>(at<Member>(config)); },
+          [](Config& config, int value) {
+            auto& member = at<Member>(config);
+            member = static_cast<std::remove_reference_t<decltype(member)>>(value);
+          }};
 }
 
 constexpr bool is_device(std::string_view text) {
@@ -35,14 +52,60 @@ constexpr bool is_device(std::string_view text) {
   return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
 }
 
-template <auto Member>
-constexpr auto loss_scale() {
-  return member<&Config::loss_scale, &LossScaleConfig::rule, Member>();
-}
 constexpr double kLeastScale = 1e-12;
 constexpr double kMostScale = 1e12;
 
 constexpr int64_t kMany = 1'000'000'000'000;
+
+template <class Enum>
+constexpr Choice is(std::string_view name, Enum value) {
+  return {name, static_cast<int>(value)};
+}
+
+constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16),
+                                  is("bf16", DType::bf16)};
+constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
+constexpr Choice kPredictions[] = {is("change", Prediction::change),
+                                   is("second_change", Prediction::second_change)};
+constexpr Choice kWorldPairs[] = {is("all", WorldPairs::all), is("other_type", WorldPairs::other_type)};
+constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
+constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
+                             is("steady_field", TaskName::steady_field),
+                             is("node_classification", TaskName::node_classification)};
+constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
+constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
+                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
+constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
+constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
+                                    is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
+constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
+                                  is("after_residual", AggregateOrder::after_residual)};
+constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
+constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
+                                  is("sgd", OptimizerKind::sgd)};
+constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
+                                 is("exponential", ScheduleName::exponential),
+                                 is("cosine", ScheduleName::cosine), is("step", ScheduleName::step)};
+constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
+                                      is("online", NormalizeMode::online)};
+constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),
+                                       is("refit", InitNormalizers::refit)};
+constexpr Choice kRecomputeModes[] = {
+    is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
+    is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
+    is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
+constexpr std::string_view kKeepWords[] = {"auto", "none"};
+constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
+                                is("file", OffloadTo::file)};
+constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
+                                    is("sequence", SegmentUnit::sequence)};
+constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber), is("l1", LossName::l1),
+                              is("relative_l2", LossName::relative_l2)};
+constexpr Choice kBests[] = {is("loss", BestBy::loss), is("rollout", BestBy::rollout)};
+constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
+constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
+constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
+                                  is("metis", MeshPartition::metis), is("file", MeshPartition::file)};
 
 constexpr ConfigSection kSections[] = {
     {"run", "Where a run lives and what it runs on"},
@@ -64,395 +127,325 @@ constexpr ConfigSection kSections[] = {
     {"ranks", "Several processes that train one model"},
 };
 
-constexpr bool kFixed = true;
-
 constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
 constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
 constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
-constexpr OnlyTasks kOnMeshes{kTasksOnMeshes, "has no mesh"};
-constexpr OnlyTasks kOnNodes{kTasksOnNodes, "has no splits of nodes"};
-constexpr OnlyTasks kOverTime{kTasksOverTime, "has no time"};
-constexpr OnlyTasks kOfChanges{kTasksOverTime, "predicts values only"};
+
+// What a resumed run may change, and the same for some tasks only.
+constexpr KeyUse kFree{};
+constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
+constexpr KeyUse kOverTime{false, kTasksOverTime, "has no time"};
+// What it may not.
+constexpr KeyUse kFixed{true};
+constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
+constexpr KeyUse kFixedOnNodes{true, kTasksOnNodes, "has no splits of nodes"};
+constexpr KeyUse kFixedOverTime{true, kTasksOverTime, "has no time"};
+constexpr KeyUse kFixedOfChanges{true, kTasksOverTime, "predicts values only"};
 
 constexpr ConfigKey kKeys[] = {
-    {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU",
-     kFixed},
-    {"", "graphs", choice<&Config::graphs>(kGraphs), "",
-     "Whether GPU kernels are launched one by one, or captured in a CUDA graph per size class of "
-     "batches and replayed"},
-    {"", "autotune", BoolKey{member<&Config::autotune>()}, "",
-     "Whether GEMMs outside the fused GPU kernels are timed once per shape, with the choices "
-     "cached in the user's cache folder"},
-    {"", "tf32", BoolKey{member<&Config::tf32>()}, "",
+    {"", "precision", choice<&Config::precision>(kPrecisions), "", kFixed,
+     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU"},
+    {"", "graphs", choice<&Config::graphs>(kGraphs), "", kFree,
+     "Whether GPU kernels are launched one by one, or captured in a CUDA graph per size class of batches and "
+     "replayed"},
+    {"", "autotune", BoolKey{at<&Config::autotune>}, "", kFree,
+     "Whether GEMMs outside the fused GPU kernels are timed once per shape, with the choices cached in the "
+     "user's cache folder"},
+    {"", "tf32", BoolKey{at<&Config::tf32>}, "", kFixed,
      "Whether GEMMs of precision = \"f32\" on a GPU round their operands to TF32, which is faster and less "
-     "exact",
-     kFixed},
-    {"", "wgmma", BoolKey{member<&Config::wgmma>()}, "",
-     "Whether a GPU of compute capability 9.0 sums 16-bit weight gradients by products of warpgroups, "
-     "which have not run on a GPU yet",
-     kFixed},
+     "exact"},
+    {"", "wgmma", BoolKey{at<&Config::wgmma>}, "", kFixed,
+     "Whether a GPU of compute capability 9.0 sums 16-bit weight gradients by products of warpgroups, which "
+     "have not run on a GPU yet"},
 
-    {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
+    {"run", "dir", TextKey{at<&RunConfig::dir>, true, "a folder"}, "", kFree,
      "Run directory: resolved configuration, metrics, checkpoints"},
-    {"run", "seed", IntegerKey{member<&Config::run, &RunConfig::seed>(), 0, 1'000'000'000'000'000}, "",
-     "Seed of initial weights, sample order and noise", kFixed},
-    {"run", "device",
-     TextKey{member<&Config::run, &RunConfig::device>(), true, "auto, cpu, cuda or cuda:N", is_device}, "",
-     "Device to train on; auto takes the first usable GPU, else the CPU"},
-    {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
+    {"run", "seed", IntegerKey{at<&RunConfig::seed>, 0, 1'000'000'000'000'000}, "", kFixed,
+     "Seed of initial weights, sample order and noise"},
+    {"run", "device", TextKey{at<&RunConfig::device>, true, "auto, cpu, cuda or cuda:N", is_device}, "",
+     kFree, "Device to train on; auto takes the first usable GPU, else the CPU"},
+    {"run", "threads", IntegerKey{at<&RunConfig::threads>, 0, 4096}, "threads", kFree,
      "CPU threads, 0 for all available; results do not depend on it"},
 
-    {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
+    {"task", "name", choice<&TaskConfig::name>(kTasks), "", kFixed,
      "mesh_dynamics predicts how fields change from frame to frame, steady_field fields of a mesh without "
-     "time, node_classification the class of each node of one graph",
-     kFixed},
+     "time, node_classification the class of each node of one graph"},
 
-    {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
+    {"data", "path", TextKey{at<&DataConfig::path>}, "", kFree,
      "Packed file written by `meshgrad convert`; required for training"},
-    {"data", "verify", choice<&Config::data, &DataConfig::verify>(kVerify), "",
+    {"data", "verify", choice<&DataConfig::verify>(kVerify), "", kFree,
      "Whether a trajectory's checksum is verified when the run first reads it, or again in each epoch"},
-    {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
-     "Split to train on", kFixed},
-    {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
+    {"data", "train_split", TextKey{at<&DataConfig::train_split>, true, "a split"}, "", kFixed,
+     "Split to train on"},
+    {"data", "valid_split", TextKey{at<&DataConfig::valid_split>, true, "a split"}, "", kFree,
      "Split to validate on"},
-    {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>(), 0}, "",
-     "Fields given to the model at each node, in addition to the node type", kFixed},
-    {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
-     "Fields that the model predicts", kFixed},
-    {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
-     "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
-     "x[t] + x[t-1]",
-     kFixed},
-    {"data", "value_targets", TextListKey{member<&Config::data, &DataConfig::value_targets>(), 0}, "",
+    {"data", "inputs", TextListKey{at<&DataConfig::inputs>, 0}, "", kFixed,
+     "Fields given to the model at each node, in addition to the node type"},
+    {"data", "targets", TextListKey{at<&DataConfig::targets>}, "", kFixed, "Fields that the model predicts"},
+    {"data", "predict", choice<&DataConfig::predict>(kPredictions), "", kFixed,
+     "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 x[t] + "
+     "x[t-1]"},
+    {"data", "value_targets", TextListKey{at<&DataConfig::value_targets>, 0}, "", kFixedOfChanges,
      "Targets predicted as their next value instead of its change, such as a stress that follows from "
-     "positions",
-     kFixed, &kOfChanges},
-    {"data", "history", IntegerKey{member<&Config::data, &DataConfig::history>(), 1, 64}, "frames",
+     "positions"},
+    {"data", "history", IntegerKey{at<&DataConfig::history>, 1, 64}, "frames", kFixedOverTime,
      "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
-     "changes between them",
-     kFixed, &kOverTime},
-    {"data", "node_split", TextKey{member<&Config::data, &DataConfig::node_split>()}, "",
-     "Node split that says which nodes are trained on, validated and tested; empty where the data have one",
-     kFixed, &kOnNodes},
-    {"data", "world_position", TextKey{member<&Config::data, &DataConfig::world_position>()}, "",
+     "changes between them"},
+    {"data", "node_split", TextKey{at<&DataConfig::node_split>}, "", kFixedOnNodes,
+     "Node split that says which nodes are trained on, validated and tested; empty where the data have one"},
+    {"data", "world_position", TextKey{at<&DataConfig::world_position>}, "", kFixedOnMeshes,
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
-     "for meshes that do not move",
-     kFixed, &kOnMeshes},
-    {"data", "world_radius", FloatKey{member<&Config::data, &DataConfig::world_radius>(), 0, 1e30},
-     "unit of positions",
-     "World edges join nodes whose current positions are closer than this and that no edge joins; 0: none",
-     kFixed, &kOnMeshes},
-    {"data", "world_pairs", choice<&Config::data, &DataConfig::world_pairs>(kWorldPairs), "",
-     "Nodes that world edges join: all, or only those of different types, such as an obstacle and a plate",
-     kFixed, &kOnMeshes},
-    {"data", "world_edges_per_node",
-     FloatKey{member<&Config::data, &DataConfig::world_edges_per_node>(), 0.01, 1000}, "edges",
+     "for meshes that do not move"},
+    {"data", "world_radius", FloatKey{at<&DataConfig::world_radius>, 0, 1e30}, "unit of positions",
+     kFixedOnMeshes,
+     "World edges join nodes whose current positions are closer than this and that no edge joins; 0: none"},
+    {"data", "world_pairs", choice<&DataConfig::world_pairs>(kWorldPairs), "", kFixedOnMeshes,
+     "Nodes that world edges join: all, or only those of different types, such as an obstacle and a plate"},
+    {"data", "world_edges_per_node", FloatKey{at<&DataConfig::world_edges_per_node>, 0.01, 1000}, "edges",
+     kOnMeshes,
      "Most world edges of a mesh in training, for each of its nodes; a frame with more is an error that says "
-     "how many",
-     false, &kOnMeshes},
-    {"data", "hops", IntegerKey{member<&Config::data, &DataConfig::hops>(), 1, 16}, "edges",
-     "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far",
-     kFixed, &kOnMeshes},
-    {"data", "period", FloatListKey{member<&Config::data, &DataConfig::period>(), 0, 1e30, 3},
-     "unit of positions",
+     "how many"},
+    {"data", "hops", IntegerKey{at<&DataConfig::hops>, 1, 16}, "edges", kFixedOnMeshes,
+     "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far"},
+    {"data", "period", FloatListKey{at<&DataConfig::period>, 0, 1e30, 3}, "unit of positions", kFixedOnMeshes,
      "Length of a periodic domain along each axis, 0 where it is not; relative positions are to the nearest "
-     "image",
-     kFixed, &kOnMeshes},
-    {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
-     "Number of node types, the width of their one-hot input", kFixed, &kOnMeshes},
-    {"data", "predicted_types",
-     IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
-     "Node types in the loss, whose values a rollout predicts", kFixed, &kOnMeshes},
-    {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
-     "Node types whose inputs get training noise", kFixed, &kOnMeshes},
-    {"data", "kinematic_types",
-     IntegerListKey{member<&Config::data, &DataConfig::kinematic_types>(), 0, 65535}, "",
+     "image"},
+    {"data", "node_types", IntegerKey{at<&DataConfig::node_types>, 1, 65536}, "classes", kFixedOnMeshes,
+     "Number of node types, the width of their one-hot input"},
+    {"data", "predicted_types", IntegerListKey{at<&DataConfig::predicted_types>, 0, 65535, 1}, "",
+     kFixedOnMeshes, "Node types in the loss, whose values a rollout predicts"},
+    {"data", "noise_types", IntegerListKey{at<&DataConfig::noise_types>, 0, 65535}, "", kFixedOnMeshes,
+     "Node types whose inputs get training noise"},
+    {"data", "kinematic_types", IntegerListKey{at<&DataConfig::kinematic_types>, 0, 65535}, "",
+     kFixedOverTime,
      "Node types that the data move: the model reads their next change of data.world_position, or without it "
-     "of "
-     "all targets",
-     kFixed, &kOverTime},
+     "of all targets"},
 
-    {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture", kFixed},
-    {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
-     "Width of latent features and hidden layers", kFixed},
-    {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
-     "Message-passing blocks between encoder and decoder", kFixed},
-    {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 7},
-     "layers", "Hidden layers of each MLP", kFixed},
-    {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
-     "Activation function after each hidden layer", kFixed},
-    {"model", "norm", choice<&Config::model, &ModelConfig::norm>(kNorms), "",
-     "Normalisation of the output of each MLP except the decoder's", kFixed},
-    {"model", "concat_order", choice<&Config::model, &ModelConfig::concat_order>(kConcatOrders), "",
-     "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with "
-     "the other",
-     kFixed},
-    {"model", "aggregate", choice<&Config::model, &ModelConfig::aggregate>(kAggregates), "",
-     "Whether nodes sum edge features before or after the residual is added; weights trained with "
-     "one are wrong with the other",
-     kFixed},
-    {"model", "path", choice<&Config::model, &ModelConfig::path>(kPaths), "",
+    {"model", "name", choice<&ModelConfig::name>(kModels), "", kFixed, "Architecture"},
+    {"model", "width", IntegerKey{at<&ModelConfig::width>, 1, 16384}, "channels", kFixed,
+     "Width of latent features and hidden layers"},
+    {"model", "blocks", IntegerKey{at<&ModelConfig::blocks>, 1, 1024}, "blocks", kFixed,
+     "Message-passing blocks between encoder and decoder"},
+    {"model", "hidden_layers", IntegerKey{at<&ModelConfig::hidden_layers>, 1, 7}, "layers", kFixed,
+     "Hidden layers of each MLP"},
+    {"model", "activation", choice<&ModelConfig::activation>(kActivations), "", kFixed,
+     "Activation function after each hidden layer"},
+    {"model", "norm", choice<&ModelConfig::norm>(kNorms), "", kFixed,
+     "Normalisation of the output of each MLP except the decoder's"},
+    {"model", "concat_order", choice<&ModelConfig::concat_order>(kConcatOrders), "", kFixed,
+     "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with the other"},
+    {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixed,
+     "Whether nodes sum edge features before or after the residual is added; weights trained with one are "
+     "wrong with the other"},
+    {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,
      "Fused kernels, or one kernel per op as a check"},
-    {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
-     "Whether the fused path on the CPU saves hidden activations for backward, or recomputes them "
-     "in less memory and more time"},
+    {"model", "keep_hidden", BoolKey{at<&ModelConfig::keep_hidden>}, "", kFree,
+     "Whether the fused path on the CPU saves hidden activations for backward, or recomputes them in less "
+     "memory and more time"},
 
-    {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
-     "Optimizer steps"},
-    {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "epochs",
+    {"train", "steps", IntegerKey{at<&TrainConfig::steps>, 1, kMany}, "steps", kFree, "Optimizer steps"},
+    {"train", "epochs", IntegerKey{at<&TrainConfig::epochs>, 0, kMany}, "epochs", kFree,
      "Epochs, that is passes over the training split; 0 uses train.steps"},
-    {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000, "auto"},
-     "samples", "Samples per micro-batch; auto takes the largest that fits by the memory plan", kFixed},
-    {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
-     "micro-batches",
-     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch", kFixed},
-    {"train", "noise",
-     FieldNumbersKey{member<&Config::train, &TrainConfig::noise>(),
-                     member<&Config::train, &TrainConfig::field_noise>(), 0, 1e12},
-     "unit of the field",
+    {"train", "batch", IntegerKey{at<&TrainConfig::batch>, 1, 1'000'000, "auto"}, "samples", kFixed,
+     "Samples per micro-batch; auto takes the largest that fits by the memory plan"},
+    {"train", "accumulate", IntegerKey{at<&TrainConfig::accumulate>, 1, 1'000'000}, "micro-batches", kFixed,
+     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
+    {"train", "noise", FieldNumbersKey{at<&TrainConfig::noise>, at<&TrainConfig::field_noise>, 0, 1e12},
+     "unit of the field", kFixed,
      "Standard deviation of the training noise added to inputs: of all fields, or {velocity = 0.02} of those "
-     "named",
-     kFixed},
-    {"train", "noise_warmup_steps",
-     IntegerKey{member<&Config::train, &TrainConfig::noise_warmup_steps>(), 0, kMany}, "steps",
-     "Steps over which the training noise rises linearly from 0", kFixed},
-    {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
-     "Fraction of the input noise that the target corrects", kFixed, &kOnMeshes},
-    {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
-     "steps", "Steps between validations, 0 for none"},
-    {"train", "validate_samples",
-     IntegerKey{member<&Config::train, &TrainConfig::validate_samples>(), 0, kMany}, "samples",
+     "named"},
+    {"train", "noise_warmup_steps", IntegerKey{at<&TrainConfig::noise_warmup_steps>, 0, kMany}, "steps",
+     kFixed, "Steps over which the training noise rises linearly from 0"},
+    {"train", "gamma", FloatKey{at<&TrainConfig::gamma>, 0, 1}, "", kFixedOnMeshes,
+     "Fraction of the input noise that the target corrects"},
+    {"train", "validate_every", IntegerKey{at<&TrainConfig::validate_every>, 0, kMany}, "steps", kFree,
+     "Steps between validations, 0 for none"},
+    {"train", "validate_samples", IntegerKey{at<&TrainConfig::validate_samples>, 0, kMany}, "samples", kFree,
      "Samples per validation, 0 for the whole split"},
-    {"train", "validate_rollouts",
-     IntegerKey{member<&Config::train, &TrainConfig::validate_rollouts>(), 0, kMany}, "trajectories",
-     "Trajectories of the validation split that each validation rolls out whole, 0 for none", !kFixed,
-     &kOverTime},
-    {"train", "best", choice<&Config::train, &TrainConfig::best>(kBests), "",
+    {"train", "validate_rollouts", IntegerKey{at<&TrainConfig::validate_rollouts>, 0, kMany}, "trajectories",
+     kOverTime, "Trajectories of the validation split that each validation rolls out whole, 0 for none"},
+    {"train", "best", choice<&TrainConfig::best>(kBests), "", kFixed,
      "What the best checkpoint has the lowest of: the validation loss, or the relative error of the "
-     "validation's rollouts",
-     kFixed},
-    {"train", "checkpoint_every",
-     IntegerKey{member<&Config::train, &TrainConfig::checkpoint_every>(), 0, kMany}, "steps",
+     "validation's rollouts"},
+    {"train", "checkpoint_every", IntegerKey{at<&TrainConfig::checkpoint_every>, 0, kMany}, "steps", kFree,
      "Steps between checkpoints, 0 for a checkpoint at the end only"},
-    {"train", "keep_checkpoints",
-     IntegerKey{member<&Config::train, &TrainConfig::keep_checkpoints>(), 1, 1'000'000}, "files",
-     "Number of latest checkpoints kept, in addition to the best"},
-    {"train", "stop_before_limit",
-     IntegerKey{member<&Config::train, &TrainConfig::stop_before_limit>(), 0, kMany}, "seconds",
+    {"train", "keep_checkpoints", IntegerKey{at<&TrainConfig::keep_checkpoints>, 1, 1'000'000}, "files",
+     kFree, "Number of latest checkpoints kept, in addition to the best"},
+    {"train", "stop_before_limit", IntegerKey{at<&TrainConfig::stop_before_limit>, 0, kMany}, "seconds",
+     kFree,
      "In a SLURM job: time before its end at which the run stops with a checkpoint and exit code 75, 0 for "
      "never"},
-    {"train", "log_every", IntegerKey{member<&Config::train, &TrainConfig::log_every>(), 1, kMany}, "steps",
+    {"train", "log_every", IntegerKey{at<&TrainConfig::log_every>, 1, kMany}, "steps", kFree,
      "Steps between lines of metrics.jsonl"},
-    {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",
+    {"train", "clip_norm", FloatKey{at<&TrainConfig::clip_norm>, 0, 1e12}, "", kFree,
      "Largest global gradient norm, 0 for no clipping"},
-    {"train", "free_gradients", BoolKey{member<&Config::train, &TrainConfig::free_gradients>()}, "",
+    {"train", "free_gradients", BoolKey{at<&TrainConfig::free_gradients>}, "", kFree,
      "Whether gradient memory is freed after each step, at the cost of an allocation per step"},
-    {"train", "init", TextKey{member<&Config::train, &TrainConfig::init>(), false, "a checkpoint or a run"},
-     "", "Checkpoint whose weights a new run starts from, or a run's folder; empty for random weights",
-     kFixed},
-    {"train", "init_normalizers", choice<&Config::train, &TrainConfig::init_normalizers>(kInitNormalizers),
-     "",
+    {"train", "init", TextKey{at<&TrainConfig::init>, false, "a checkpoint or a run"}, "", kFixed,
+     "Checkpoint whose weights a new run starts from, or a run's folder; empty for random weights"},
+    {"train", "init_normalizers", choice<&TrainConfig::init_normalizers>(kInitNormalizers), "", kFixed,
      "With train.init: whether the checkpoint's normalisers are kept unchanged, or fitted again to this "
-     "run's "
-     "data",
-     kFixed},
-    {"train", "freeze", TextListKey{member<&Config::train, &TrainConfig::freeze>(), 0}, "",
-     "Parameters that are not trained: names such as processor.0 or node_encoder; * matches any text",
-     kFixed},
-    {"train", "ema", FloatKey{member<&Config::train, &TrainConfig::ema>(), 0, 0.9999999}, "",
+     "run's data"},
+    {"train", "freeze", TextListKey{at<&TrainConfig::freeze>, 0}, "", kFixed,
+     "Parameters that are not trained: names such as processor.0 or node_encoder; * matches any text"},
+    {"train", "ema", FloatKey{at<&TrainConfig::ema>, 0, 0.9999999}, "", kFixed,
      "Decay of an exponential moving average of the weights, which validation and evaluate then use; 0 for "
-     "none",
-     kFixed},
-    {"train", "patience", IntegerKey{member<&Config::train, &TrainConfig::patience>(), 0, kMany},
-     "validations", "Validations without a new best after which the run ends early, 0 for never"},
+     "none"},
+    {"train", "patience", IntegerKey{at<&TrainConfig::patience>, 0, kMany}, "validations", kFree,
+     "Validations without a new best after which the run ends early, 0 for never"},
 
-    {"loss", "name", choice<&Config::loss, &LossConfig::name>(kLosses), "",
+    {"loss", "name", choice<&LossConfig::name>(kLosses), "", kFixedOnMeshes,
      "Cost of an error in standard deviations of its target: squared, Huber, absolute, or squared relative "
-     "to "
-     "the sample's target",
-     kFixed, &kOnMeshes},
-    {"loss", "delta", FloatKey{member<&Config::loss, &LossConfig::delta>(), 1e-6, 1e6}, "standard deviations",
-     "Error above which the cost rises linearly (huber)", kFixed, &kOnMeshes},
+     "to the sample's target"},
+    {"loss", "delta", FloatKey{at<&LossConfig::delta>, 1e-6, 1e6}, "standard deviations", kFixedOnMeshes,
+     "Error above which the cost rises linearly (huber)"},
     {"loss", "field_weights",
-     FieldNumbersKey{member<&Config::loss, &LossConfig::weight>(),
-                     member<&Config::loss, &LossConfig::field_weights>(), 0, 1e6, 1},
-     "",
-     "Factor of the cost of a field's errors: of all fields, or {pressure = 0.1}, where other fields have 1",
-     kFixed, &kOnMeshes},
+     FieldNumbersKey{at<&LossConfig::weight>, at<&LossConfig::field_weights>, 0, 1e6, 1}, "", kFixedOnMeshes,
+     "Factor of the cost of a field's errors: of all fields, or {pressure = 0.1}, where other fields have 1"},
     {"loss", "type_weights",
-     FieldNumbersKey{member<&Config::loss, &LossConfig::type_weight>(),
-                     member<&Config::loss, &LossConfig::type_weights>(), 0, 1e6, 1, "node types"},
-     "", "Weight of a node by its type in the mean: of all types, or {5 = 10}, where other types have 1",
-     kFixed, &kOnMeshes},
-    {"loss", "sample", FloatKey{member<&Config::loss, &LossConfig::sample>(), 1e-6, 1}, "",
-     "Fraction of the predicted nodes whose errors count in training, drawn anew for each use of a sample",
-     kFixed, &kOnMeshes},
-    {"loss", "change_penalty", FloatKey{member<&Config::loss, &LossConfig::change_penalty>(), 0, 1e6}, "",
-     "Factor of a second term: the squared predicted change, in standard deviations about the mean change",
-     kFixed, &kOfChanges},
+     FieldNumbersKey{at<&LossConfig::type_weight>, at<&LossConfig::type_weights>, 0, 1e6, 1, "node types"},
+     "", kFixedOnMeshes,
+     "Weight of a node by its type in the mean: of all types, or {5 = 10}, where other types have 1"},
+    {"loss", "sample", FloatKey{at<&LossConfig::sample>, 1e-6, 1}, "", kFixedOnMeshes,
+     "Fraction of the predicted nodes whose errors count in training, drawn anew for each use of a sample"},
+    {"loss", "change_penalty", FloatKey{at<&LossConfig::change_penalty>, 0, 1e6}, "", kFixedOfChanges,
+     "Factor of a second term: the squared predicted change, in standard deviations about the mean change"},
 
-    {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
-     "Frames predicted one after another per sample, each from the previous prediction; gradients "
-     "flow through all of them",
-     kFixed, &kOverTime},
+    {"unroll", "steps", IntegerKey{at<&UnrollConfig::steps>, 1, 1000}, "frames", kFixedOverTime,
+     "Frames predicted one after another per sample, each from the previous prediction; gradients flow "
+     "through all of them"},
 
-    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm",
-     kFixed},
-    {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
+    {"optimizer", "name", choice<&OptimizerConfig::name>(kOptimizers), "", kFixed, "Algorithm"},
+    {"optimizer", "lr", FloatKey{at<&OptimizerConfig::lr>, 0, 1000}, "", kFree,
      "Learning rate at the start of the schedule"},
-    {"optimizer", "beta1", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta1>(), 0, 0.9999999}, "",
+    {"optimizer", "beta1", FloatKey{at<&OptimizerConfig::beta1>, 0, 0.9999999}, "", kFree,
      "Decay rate of the first moment (adam, adamw)"},
-    {"optimizer", "beta2", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta2>(), 0, 0.9999999}, "",
+    {"optimizer", "beta2", FloatKey{at<&OptimizerConfig::beta2>, 0, 0.9999999}, "", kFree,
      "Decay rate of the second moment (adam, adamw)"},
-    {"optimizer", "eps", FloatKey{member<&Config::optimizer, &OptimizerConfig::eps>(), 1e-30, 1}, "",
+    {"optimizer", "eps", FloatKey{at<&OptimizerConfig::eps>, 1e-30, 1}, "", kFree,
      "Added to the square root of the second moment (adam, adamw)"},
-    {"optimizer", "weight_decay",
-     FloatKey{member<&Config::optimizer, &OptimizerConfig::weight_decay>(), 0, 1000}, "",
+    {"optimizer", "weight_decay", FloatKey{at<&OptimizerConfig::weight_decay>, 0, 1000}, "", kFree,
      "L2 penalty on the weights (adam, sgd) or decoupled weight decay (adamw)"},
-    {"optimizer", "momentum",
-     FloatKey{member<&Config::optimizer, &OptimizerConfig::momentum>(), 0, 0.9999999}, "", "Momentum (sgd)"},
+    {"optimizer", "momentum", FloatKey{at<&OptimizerConfig::momentum>, 0, 0.9999999}, "", kFree,
+     "Momentum (sgd)"},
 
-    {"schedule", "name", choice<&Config::schedule, &ScheduleConfig::name>(kSchedules), "",
+    {"schedule", "name", choice<&ScheduleConfig::name>(kSchedules), "", kFree,
      "Shape of the learning rate after warm-up"},
-    {"schedule", "final_lr", FloatKey{member<&Config::schedule, &ScheduleConfig::final_lr>(), 0, 1000}, "",
+    {"schedule", "final_lr", FloatKey{at<&ScheduleConfig::final_lr>, 0, 1000}, "", kFree,
      "Learning rate at the end of the decay (exponential, cosine, step)"},
-    {"schedule", "warmup_steps",
-     IntegerKey{member<&Config::schedule, &ScheduleConfig::warmup_steps>(), 0, kMany}, "steps",
+    {"schedule", "warmup_steps", IntegerKey{at<&ScheduleConfig::warmup_steps>, 0, kMany}, "steps", kFree,
      "Steps over which the learning rate rises linearly from 0"},
-    {"schedule", "decay_steps",
-     IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
+    {"schedule", "decay_steps", IntegerKey{at<&ScheduleConfig::decay_steps>, 0, kMany}, "steps", kFree,
      "Step at which final_lr is reached, 0 for the last step"},
-    {"schedule", "step_every", IntegerKey{member<&Config::schedule, &ScheduleConfig::step_every>(), 1, kMany},
-     "steps", "Steps after which the learning rate is multiplied by step_factor, again and again (step)"},
-    {"schedule", "step_factor", FloatKey{member<&Config::schedule, &ScheduleConfig::step_factor>(), 0, 1}, "",
+    {"schedule", "step_every", IntegerKey{at<&ScheduleConfig::step_every>, 1, kMany}, "steps", kFree,
+     "Steps after which the learning rate is multiplied by step_factor, again and again (step)"},
+    {"schedule", "step_factor", FloatKey{at<&ScheduleConfig::step_factor>, 0, 1}, "", kFree,
      "Factor of each decrease, never below final_lr (step)"},
-    {"schedule", "restart_every",
-     IntegerKey{member<&Config::schedule, &ScheduleConfig::restart_every>(), 0, kMany}, "steps",
+    {"schedule", "restart_every", IntegerKey{at<&ScheduleConfig::restart_every>, 0, kMany}, "steps", kFree,
      "Steps until the learning rate returns to optimizer.lr and decays again, 0 for never (exponential, "
      "cosine)"},
-    {"schedule", "restart_growth",
-     FloatKey{member<&Config::schedule, &ScheduleConfig::restart_growth>(), 1, 1000}, "",
+    {"schedule", "restart_growth", FloatKey{at<&ScheduleConfig::restart_growth>, 1, 1000}, "", kFree,
      "Factor by which each cycle between restarts is longer than the one before"},
 
-    {"loss_scale", "initial", FloatKey{loss_scale<&LossScaleRule::initial>(), kLeastScale, kMostScale}, "",
+    {"loss_scale", "initial", FloatKey{at<&LossScaleRule::initial>, kLeastScale, kMostScale}, "", kFree,
      "Loss scale of the first step"},
-    {"loss_scale", "growth", FloatKey{loss_scale<&LossScaleRule::growth>(), 1, 65536}, "",
+    {"loss_scale", "growth", FloatKey{at<&LossScaleRule::growth>, 1, 65536}, "", kFree,
      "Growth factor after `interval` steps without overflow, 1 for none"},
-    {"loss_scale", "backoff", FloatKey{loss_scale<&LossScaleRule::backoff>(), 1e-6, 1}, "",
+    {"loss_scale", "backoff", FloatKey{at<&LossScaleRule::backoff>, 1e-6, 1}, "", kFree,
      "Factor applied when a gradient or the loss is not finite, 1 for none"},
-    {"loss_scale", "interval", IntegerKey{loss_scale<&LossScaleRule::interval>(), 1, kMany}, "steps",
+    {"loss_scale", "interval", IntegerKey{at<&LossScaleRule::interval>, 1, kMany}, "steps", kFree,
      "Steps without overflow before the scale grows"},
-    {"loss_scale", "floor", FloatKey{loss_scale<&LossScaleRule::floor>(), kLeastScale, kMostScale}, "",
+    {"loss_scale", "floor", FloatKey{at<&LossScaleRule::floor>, kLeastScale, kMostScale}, "", kFree,
      "Smallest loss scale"},
-    {"loss_scale", "cap", FloatKey{loss_scale<&LossScaleRule::cap>(), kLeastScale, kMostScale}, "",
+    {"loss_scale", "cap", FloatKey{at<&LossScaleRule::cap>, kLeastScale, kMostScale}, "", kFree,
      "Largest loss scale"},
-    {"loss_scale", "hysteresis", IntegerKey{loss_scale<&LossScaleRule::hysteresis>(), 1, kMany}, "steps",
+    {"loss_scale", "hysteresis", IntegerKey{at<&LossScaleRule::hysteresis>, 1, kMany}, "steps", kFree,
      "Consecutive skipped steps before the scale is reduced"},
-    {"loss_scale", "max_skips",
-     IntegerKey{member<&Config::loss_scale, &LossScaleConfig::max_skips>(), 1, kMany}, "steps",
-     "Consecutive skipped steps after which the run stops and reports the first non-finite value, "
-     "in every precision"},
+    {"loss_scale", "max_skips", IntegerKey{at<&LossScaleConfig::max_skips>, 1, kMany}, "steps", kFree,
+     "Consecutive skipped steps after which the run stops and reports the first non-finite value, in every "
+     "precision"},
 
-    {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
-     "Statistics from the packed file, or accumulated during training", kFixed},
-    {"normalize", "warmup_steps",
-     IntegerKey{member<&Config::normalize, &NormalizeConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps that only accumulate statistics (online)", kFixed},
-    {"normalize", "max_samples",
-     IntegerKey{member<&Config::normalize, &NormalizeConfig::max_samples>(), 1, kMany}, "samples",
+    {"normalize", "mode", choice<&NormalizeConfig::mode>(kNormalizeModes), "", kFixed,
+     "Statistics from the packed file, or accumulated during training"},
+    {"normalize", "warmup_steps", IntegerKey{at<&NormalizeConfig::warmup_steps>, 0, kMany}, "steps", kFixed,
+     "Steps that only accumulate statistics (online)"},
+    {"normalize", "max_samples", IntegerKey{at<&NormalizeConfig::max_samples>, 1, kMany}, "samples", kFree,
      "Samples after which statistics no longer change (online)"},
 
-    {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
-     "Parts of the model whose activations are recomputed in the backward pass instead of saved; "
-     "gradients are bit-identical"},
-    {"recompute", "every", IntegerKey{member<&Config::recompute, &RecomputeConfig::every>(), 1, 1024},
-     "blocks", "Blocks per recomputed segment (every)"},
-    {"recompute", "budget", SizeKey{member<&Config::recompute, &RecomputeConfig::budget>()}, "",
-     "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state "
-     "and data (budget)"},
-    {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
-     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches"
-     " any text"},
-    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
-     "Whether a recomputed segment saves its inputs only, or also the outputs of GEMMs and fused "
-     "calls"},
-    {"recompute", "keep",
-     TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
-     "Ops whose outputs a recomputed segment also saves"},
-    {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
-     "Where the tensors saved for recomputation are offloaded: nowhere, to host memory (GPU), or "
-     "to a file (CPU)"},
-    {"recompute", "offload_dir", TextKey{member<&Config::recompute, &RecomputeConfig::offload_dir>()}, "",
-     "Folder of the offload file, which is deleted when the process ends; empty for the run "
-     "directory"},
-    {"recompute", "segments", choice<&Config::recompute, &RecomputeConfig::segments>(kSegmentUnits), "",
-     "Recomputed unit when unroll.steps is above 1: blocks within each frame, whole frames, or "
-     "runs of sqrt(unroll.steps) frames"},
-    {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
+    {"recompute", "mode", choice<&RecomputeConfig::mode>(kRecomputeModes), "", kFree,
+     "Parts of the model whose activations are recomputed in the backward pass instead of saved; gradients "
+     "are bit-identical"},
+    {"recompute", "every", IntegerKey{at<&RecomputeConfig::every>, 1, 1024}, "blocks", kFree,
+     "Blocks per recomputed segment (every)"},
+    {"recompute", "budget", SizeKey{at<&RecomputeConfig::budget>}, "", kFree,
+     "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state and data "
+     "(budget)"},
+    {"recompute", "include", TextListKey{at<&RecomputeConfig::include>}, "", kFree,
+     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches any text"},
+    {"recompute", "keep", TextListKey{at<&RecomputeConfig::keep>, 0, &SavePolicy::names, kKeepWords}, "",
+     kFree,
+     "Ops whose outputs a recomputed segment also saves; auto: none, unless recompute.mode = \"budget\" or "
+     "\"auto\" chooses GEMMs and fused calls"},
+    {"recompute", "offload", choice<&RecomputeConfig::offload>(kOffloads), "", kFree,
+     "Where the tensors saved for recomputation are offloaded: nowhere, to host memory (GPU), or to a file "
+     "(CPU)"},
+    {"recompute", "offload_dir", TextKey{at<&RecomputeConfig::offload_dir>}, "", kFree,
+     "Folder of the offload file, which is deleted when the process ends; empty for the run directory"},
+    {"recompute", "segments", choice<&RecomputeConfig::segments>(kSegmentUnits), "", kFree,
+     "Recomputed unit when unroll.steps is above 1: blocks within each frame, whole frames, or runs of "
+     "sqrt(unroll.steps) frames"},
+    {"recompute", "check", BoolKey{at<&RecomputeConfig::check>}, "", kFree,
      "Whether recomputed values are compared bit by bit with the first run; slow, for debugging"},
 
-    {"memory", "limit", SizeKey{member<&Config::memory, &AllocatorOptions::memory_limit>()}, "",
+    {"memory", "limit", SizeKey{at<&AllocatorOptions::memory_limit>}, "", kFree,
      "Memory that a run may map, empty for no limit; can simulate a smaller GPU"},
-    {"memory", "expandable_segments",
-     BoolKey{member<&Config::memory, &AllocatorOptions::expandable_segments>()}, "",
-     "Whether the heap is one growing range of virtual addresses; false for libraries that cannot "
-     "register mapped memory"},
+    {"memory", "expandable_segments", BoolKey{at<&AllocatorOptions::expandable_segments>}, "", kFree,
+     "Whether the heap is one growing range of virtual addresses; false for libraries that cannot register "
+     "mapped memory"},
     {"memory", "garbage_collection_threshold",
-     FloatKey{member<&Config::memory, &AllocatorOptions::garbage_collection_threshold>(), 0.0, 1.0}, "",
-     "Fraction of the limit above which cached memory is released before more is mapped, 0 to "
-     "release only when memory runs short"},
-    {"memory", "release_cached_every",
-     IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
+     FloatKey{at<&AllocatorOptions::garbage_collection_threshold>, 0.0, 1.0}, "", kFree,
+     "Fraction of the limit above which cached memory is released before more is mapped, 0 to release only "
+     "when memory runs short"},
+    {"memory", "release_cached_every", IntegerKey{at<&AllocatorOptions::release_cached_every>, 0, kMany},
+     "steps", kFree,
      "Steps between releases of cached memory, 0 for never; for programs that share the device"},
-    {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
-     "Whether repeated batch sizes reuse precomputed offsets for their allocations, so that less "
-     "memory is reserved"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMaxHistory},
-     "events", "Allocator events to record and write to memory/ in the run directory, 0 for none"},
+    {"memory", "plan_steps", BoolKey{at<&AllocatorOptions::plan_steps>}, "", kFree,
+     "Whether repeated batch sizes reuse precomputed offsets for their allocations, so that less memory is "
+     "reserved"},
+    {"memory", "history", IntegerKey{at<&AllocatorOptions::history>, 0, kMaxHistory}, "events", kFree,
+     "Allocator events to record and write to memory/ in the run directory, 0 for none"},
 
-    {"plan", "target_utilization",
-     FloatKey{member<&Config::plan, &PlanConfig::target_utilization>(), 0.01, 1.0}, "",
+    {"plan", "target_utilization", FloatKey{at<&PlanConfig::target_utilization>, 0.01, 1.0}, "", kFree,
      "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
-    {"plan", "min_batch", IntegerKey{member<&Config::plan, &PlanConfig::min_batch>(), 1, 1'000'000},
-     "samples", "Smallest batch; a run that cannot fit it does not start"},
-    {"plan", "max_batch", IntegerKey{member<&Config::plan, &PlanConfig::max_batch>(), 1, 1'000'000},
-     "samples", "Largest batch to plan for, even if more would fit"},
+    {"plan", "min_batch", IntegerKey{at<&PlanConfig::min_batch>, 1, 1'000'000}, "samples", kFree,
+     "Smallest batch; a run that cannot fit it does not start"},
+    {"plan", "max_batch", IntegerKey{at<&PlanConfig::max_batch>, 1, 1'000'000}, "samples", kFree,
+     "Largest batch to plan for, even if more would fit"},
 
-    {"evaluate", "horizons",
-     IntegerListKey{member<&Config::evaluate, &EvaluateConfig::horizons>(), 1, 1'000'000, 1}, "steps",
-     "Lengths of rollouts over whose steps evaluate reports errors, in addition to whole trajectories", false,
-     &kOnMeshes},
+    {"evaluate", "horizons", IntegerListKey{at<&EvaluateConfig::horizons>, 1, 1'000'000, 1}, "steps",
+     kOnMeshes,
+     "Lengths of rollouts over whose steps evaluate reports errors, in addition to whole trajectories"},
 
-    {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
-     "Values at nodes that are not predicted: from the data at each frame, or held at the initial "
-     "frame",
-     false, &kOnMeshes},
-    {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "frames",
-     "Predicted frames, 0 for the length of the trajectory", false, &kOnMeshes},
-    {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
-     "File format of a rollout", false, &kOnMeshes},
+    {"rollout", "boundary", choice<&RolloutConfig::boundary>(kBoundaries), "", kOnMeshes,
+     "Values at nodes that are not predicted: from the data at each frame, or held at the initial frame"},
+    {"rollout", "steps", IntegerKey{at<&RolloutConfig::steps>, 0, kMany}, "frames", kOnMeshes,
+     "Predicted frames, 0 for the length of the trajectory"},
 
-    {"ranks", "timeout", IntegerKey{member<&Config::ranks, &RanksConfig::timeout>(), 1, 1'000'000}, "seconds",
+    {"ranks", "timeout", IntegerKey{at<&RanksConfig::timeout>, 1, 1'000'000}, "seconds", kFree,
      "Time that a rank waits for a message of another before the run ends with an error"},
-    {"ranks", "reduction", choice<&Config::ranks, &RanksConfig::reduction>(kReductions), "",
+    {"ranks", "reduction", choice<&RanksConfig::reduction>(kReductions), "", kFree,
      "Order in which gradients are added: fast, or ordered sample by sample, for the same bits on any number "
      "of ranks"},
-    {"ranks", "partition", choice<&Config::ranks, &RanksConfig::partition>(kPartitions), "",
+    {"ranks", "partition", choice<&RanksConfig::partition>(kPartitions), "", kOnMeshes,
      "Computes each mesh on all ranks, in parts cut by recursive coordinate bisection, METIS or a file; "
-     "none: "
-     "each rank takes whole samples",
-     false, &kOnMeshes},
-    {"ranks", "partition_file", TextKey{member<&Config::ranks, &RanksConfig::partition_file>()}, "",
+     "none: each rank takes whole samples"},
+    {"ranks", "partition_file", TextKey{at<&RanksConfig::partition_file>}, "", kOnMeshes,
      "With ranks.partition = \"file\": a text file with the rank of each node, one a line, as METIS writes "
-     "it",
-     false, &kOnMeshes},
-    {"ranks", "parts_in_turn", IntegerKey{member<&Config::ranks, &RanksConfig::parts_in_turn>(), 1, 65536},
-     "",
+     "it"},
+    {"ranks", "parts_in_turn", IntegerKey{at<&RanksConfig::parts_in_turn>, 1, 65536}, "", kOnMeshes,
      "Parts of each mesh that one process computes in turn, for meshes that do not fit; values wait in host "
-     "memory",
-     false, &kOnMeshes},
-    {"ranks", "sum_alone", BoolKey{member<&Config::ranks, &RanksConfig::sum_alone>()}, "",
+     "memory"},
+    {"ranks", "sum_alone", BoolKey{at<&RanksConfig::sum_alone>}, "", kFree,
      "One rank, too, sums gradients by the operation of several, such as NCCL's: tests it on one GPU"},
 };
 
@@ -463,7 +456,11 @@ std::span<const ConfigKey> config_keys() { return kKeys; }
 std::span<const ConfigSection> config_sections() { return kSections; }
 
 bool ConfigKey::applies_to(TaskName task) const {
-  return only == nullptr || std::ranges::find(only->tasks, task) != only->tasks.end();
+  return use.tasks.empty() || std::ranges::find(use.tasks, task) != use.tasks.end();
+}
+
+bool TextListKey::is_word(std::string_view text) const {
+  return std::ranges::find(words, text) != words.end();
 }
 
 std::string_view name_of(TaskName task) {
@@ -478,7 +475,7 @@ std::string full_name(const ConfigKey& key) {
 
 std::string changed_fixed_key(const Config& saved, const Config& config) {
   for (const ConfigKey& key : kKeys) {
-    if (!key.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
+    if (!key.use.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
     const std::string name = full_name(key);
     const bool unused = name == "normalize.warmup_steps" && config.normalize.mode == NormalizeMode::dataset;
     if (!unused) return name;

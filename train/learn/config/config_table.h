@@ -56,6 +56,8 @@ struct TextListKey {
   MemberOf<std::vector<std::string>> member;               ///< none empty, none twice
   size_t least = 1;                                        ///< the fewest elements
   std::span<const std::string_view> (*names)() = nullptr;  ///< the only ones that may be listed; null: any
+  std::span<const std::string_view> words = {};  ///< each in place of a list, written without brackets
+  bool is_word(std::string_view text) const;
 };
 struct IntegerListKey {
   MemberOf<std::vector<int64_t>> member;  ///< none twice
@@ -80,17 +82,19 @@ struct Choice {
 };
 struct ChoiceKey {
   std::span<const Choice> choices;
-  int (*get)(const Config&);
+  int (*get)(Config&);
   void (*set)(Config&, int);
 };
 
 using KeyType = std::variant<BoolKey, IntegerKey, FloatKey, FieldNumbersKey, TextKey, TextListKey,
                              IntegerListKey, FloatListKey, SizeKey, ChoiceKey>;
 
-/// The tasks that a key means something for.
-struct OnlyTasks {
-  std::span<const TaskName> tasks;
-  std::string_view why_not;  ///< of the others: "has no time"
+/// Who may set a key, and when.
+struct KeyUse {
+  bool fixed = false;  ///< results depend on it, or the checkpoint's form: a resumed run may not change it
+  std::span<const TaskName> tasks =
+      {};                         ///< that it means something for; empty: all. Others leave its default
+  std::string_view why_not = {};  ///< of the others: "has no time"
 };
 
 struct ConfigKey {
@@ -98,9 +102,8 @@ struct ConfigKey {
   std::string_view name;
   KeyType type;
   std::string_view unit;  ///< may be empty
+  KeyUse use;
   std::string_view help;  ///< one sentence without a full stop
-  bool fixed = false;     ///< results depend on it, or the checkpoint's form: a resumed run may not change it
-  const OnlyTasks* only = nullptr;  ///< null: all; others must leave the key's default
 
   bool applies_to(TaskName task) const;
 };
@@ -132,6 +135,17 @@ std::string changed_fixed_key(const Config& saved, const Config& config);
 /// Size in bytes above which a configuration is refused.
 inline constexpr size_t kLargestConfigFile = 64 * 1024;
 
+/// Text that the TOML library must not see.
+struct HostileText {
+  int64_t line = 0;
+  std::string message;  ///< "a zero byte"
+};
+
+/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
+/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
+/// Returns the fault and its line.
+std::optional<HostileText> find_hostile(const std::string& text);
+
 /// What the key accepts, in words: "an integer from 1 to 64".
 std::string describe_type(const ConfigKey& key);
 
@@ -159,10 +173,5 @@ struct Contradiction {
 std::vector<Contradiction> contradictions(const Config& config);
 /// For a configuration that a program made: `config`, or throws ConfigError with the first of them.
 const Config& check_config(const Config& config);
-
-enum class TomlComments : uint8_t { off, on };
-
-/// `config` as TOML, with what each key means and accepts if `comments` is on.
-std::string to_toml(const Config& config, TomlComments comments);
 
 }  // namespace meshgrad

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/config/hostile_text.h>
 
 #include <algorithm>
 

@@ -123,71 +123,52 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   std::vector<MemoryChange> changes;
   Config now = config;
   int64_t bytes = probe.predict(now).live;
-  const auto offer = [&](std::string text, const Config& next) {
+  const auto offer = [&](std::string text, const auto& change) {
+    Config next = now;
+    change(next);
     const int64_t after = probe.predict(next).live;
     if (after >= bytes) return;
     changes.push_back({std::move(text), bytes, after});
     now = next;
     bytes = after;
   };
-  Config next = now;
-  next.model.path = ComputePath::fused;
-  offer("set model.path = \"fused\", which saves a fraction of the activations", next);
-  next = now;
-  next.model.keep_hidden = false;
-  offer(
-      "set model.keep_hidden = false: hidden activations are recomputed; same results, safe to change when "
-      "resuming",
-      next);
-  next = now;
-  next.recompute.mode = RecomputeMode::block;
-  offer(
-      "set recompute.mode = \"block\": blocks are recomputed in the backward pass; same results, safe to "
-      "change when resuming",
-      next);
+  offer("set model.path = \"fused\", which saves a fraction of the activations",
+        [](Config& next) { next.model.path = ComputePath::fused; });
+  const std::string same = "; same results, safe to change when resuming";
+  offer("set model.keep_hidden = false: hidden activations are recomputed" + same,
+        [](Config& next) { next.model.keep_hidden = false; });
+  offer("set recompute.mode = \"block\": blocks are recomputed in the backward pass" + same,
+        [](Config& next) { next.recompute.mode = RecomputeMode::block; });
   if (now.unroll.steps > 1) {
-    next = now;
-    next.recompute.segments = SegmentUnit::frame;
-    offer(
-        "set recompute.segments = \"frame\": each frame of a sample is recomputed; same results, safe to "
-        "change when resuming",
-        next);
+    offer("set recompute.segments = \"frame\": each frame of a sample is recomputed" + same,
+          [](Config& next) { next.recompute.segments = SegmentUnit::frame; });
   }
-  next = now;
-  next.graphs = GraphsMode::off;
-  offer("set graphs = \"off\": no memory is held for other batch sizes", next);
+  offer("set graphs = \"off\": no memory is held for other batch sizes",
+        [](Config& next) { next.graphs = GraphsMode::off; });
   if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
     const bool on_gpu = probe.device().kind == DeviceKind::cuda;
-    next = now;
-    next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
-    offer(on_gpu
-              ? "set recompute.offload = \"host\": tensors saved for recomputation are offloaded to host "
-                "memory; same results, safe to change when resuming"
-              : "set recompute.offload = \"file\": tensors saved for recomputation are offloaded to a file "
-                "in recompute.offload_dir; same results, safe to change when resuming",
-          next);
+    offer(fmt::format("set recompute.offload = \"{}\": tensors saved for recomputation are offloaded to {}{}",
+                      on_gpu ? "host" : "file", on_gpu ? "host memory" : "a file in recompute.offload_dir",
+                      same),
+          [&](Config& next) { next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file; });
   }
-  if (now.train.batch > 1) {
-    next = with_batch(now, (now.train.batch + 1) / 2);
-    const bool even = now.train.batch % 2 == 0;
-    offer(
-        even ? fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients "
-                           "from smaller batches",
-                           now.train.batch / 2, now.train.accumulate * 2)
-             : fmt::format("in a new run, set train.batch = {} and raise train.accumulate", next.train.batch),
-        next);
+  if (const int64_t batch = now.train.batch; batch > 1) {
+    const int64_t half = (batch + 1) / 2;
+    offer(batch % 2 == 0
+              ? fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same "
+                            "gradients from smaller batches",
+                            half, now.train.accumulate * 2)
+              : fmt::format("in a new run, set train.batch = {} and raise train.accumulate", half),
+          [&](Config& next) { next.train.batch = half; });
   }
   if (!has_16_bits(now)) {
-    next = now;
-    next.precision = DType::bf16;
-    offer("in a new run, set precision = \"bf16\": activations in 16 bits", next);
+    offer("in a new run, set precision = \"bf16\": activations in 16 bits",
+          [](Config& next) { next.precision = DType::bf16; });
   }
-  if (now.model.blocks > 1) {
-    next = now;
-    next.model.blocks = now.model.blocks / 2;
-    offer(fmt::format("in a new run, lower model.width or model.blocks, for example model.blocks = {}",
-                      next.model.blocks),
-          next);
+  if (const int64_t fewer = now.model.blocks / 2; fewer > 0) {
+    offer(
+        fmt::format("in a new run, lower model.width or model.blocks, for example model.blocks = {}", fewer),
+        [&](Config& next) { next.model.blocks = fewer; });
   }
   return changes;
 }

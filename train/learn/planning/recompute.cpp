@@ -1,17 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/offload/offload_store.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/planning/recompute.h>
-#include <meshgrad/train/learn/planning/recompute_fit.h>
+#include <meshgrad/train/learn/run/make_model.h>
 
 #include <fmt/format.h>
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 namespace meshgrad {
 namespace {
+
+std::vector<GradientSlot> slots_of(const Values& variables) {
+  std::vector<GradientSlot> slots;
+  slots.reserve(variables.size());
+  for (const Variable& variable : variables) slots.push_back(variable.slot());
+  return slots;
+}
+
+/// Runs the backward pass from gradients, of whatever values, of all outputs.
+void run_backward(Tape& tape, const std::vector<GradientSlot>& outputs) {
+  Runtime& runtime = tape.runtime();
+  const Variable end(Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "end"), true);
+  const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");
+  tape.record({.op = "end"}, [outputs, end = end.slot()](Tape& back) {
+    back.take_gradient(end);
+    for (const GradientSlot& output : outputs) {
+      if (!output) continue;
+      const Tensor d_output = back.scratch(output.shape(), output.dtype(), "gradient");
+      fill_zero(d_output, back.stream());
+      back.add_gradient(output, d_output);
+    }
+  });
+  tape.backward(end, seed);
+}
+
+/// The stage's outputs; with `segment` the stage is a recomputed segment.
+Values run(Tape& tape, const Model& model, const GraphBatch& batch, int64_t stage, const Values& before,
+           std::optional<SavePolicy> segment) {
+  if (!segment) return run_stage(model, tape, batch, stage, before);
+  return checkpoint(
+      tape, model.stages[static_cast<size_t>(stage)].name,
+      [&, stage](Tape& inner, const Values& in) { return run_stage(model, inner, batch, stage, in); }, before,
+      *segment);
+}
 
 /// `*` stands for any text; "processor" names all its blocks.
 bool names(const std::string& pattern, const std::string& stage) {
@@ -38,9 +76,84 @@ int64_t segment_length(const Config& config, int64_t blocks) {
 
 }  // namespace
 
+DryModel::DryModel(Device device, int threads, const Config& config, const ModelSizes& sizes,
+                   const BatchLayout& layout, BatchLoss loss)
+    : runtime_({.device = device, .threads = threads, .dry = true}),
+      model_(make_model(runtime_, config, sizes)),
+      layout_(layout),
+      loss_(std::move(loss)),
+      memory_(runtime_.allocator().allocate(layout_.bytes(), 512, runtime_.stream(), Tag::data, "batch")),
+      batch_(layout_.batch(memory_, runtime_.stream().on_gpu())) {}
+
+DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t before = allocator.stats().allocated.current;
+  allocator.reset_peak();
+  const std::unique_ptr<OffloadStore> store = make_counting_store();
+  {
+    Tape tape(runtime_);
+    if (recomputation.offload != OffloadTo::none) tape.offload(*store);
+    const Variable loss = loss_(tape, model_, batch_, recomputation).sum;
+    tape.backward(loss, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
+  }
+  return {allocator.stats().allocated.peak - before, store->peak_bytes()};
+}
+
+DryModel::StageMemory DryModel::measure_stage(int64_t stage, const Values& before,
+                                              std::optional<SavePolicy> segment) {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t start = allocator.stats().allocated.current;
+  Tape tape(runtime_);
+  Values inputs;
+  for (const Variable& variable : before)
+    inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());
+  // Holds the inputs' gradients: they last until the stage before has walked back.
+  const std::vector<GradientSlot> into = slots_of(inputs);
+  const std::vector<GradientSlot> from = slots_of(run(tape, model_, batch_.graph, stage, inputs, segment));
+  inputs.clear();
+  StageMemory memory;
+  for (const Variable& variable : before) {
+    if (variable && variable.value().storage().use_count() > 1) memory.held += variable.value().bytes();
+  }
+  memory.saved = allocator.stats().allocated.current - start;
+  allocator.reset_peak();
+  run_backward(tape, from);
+  memory.peak = allocator.stats().allocated.peak - start;
+  return memory;
+}
+
+StageCost DryModel::cost_of(int64_t stage, const Values& before, SavePolicy partial) {
+  const StageMemory all = measure_stage(stage, before, std::nullopt);
+  const StageMemory inputs = measure_stage(stage, before, SavePolicy::inputs);
+  const StageMemory some = measure_stage(stage, before, partial);
+  StageCost cost;
+  if (stage > 0) {  // what goes into the first is the batch's
+    cost.inputs = inputs.held;
+    cost.held = all.held;
+  }
+  cost.saved = all.saved;
+  cost.saved_partial = some.saved;
+  cost.backward = all.peak - all.saved;
+  cost.recomputed = std::max<int64_t>(0, inputs.peak - cost.backward);
+  cost.recomputed_partial = std::max<int64_t>(0, some.peak - some.saved - cost.backward);
+  return cost;
+}
+
+std::vector<StageCost> DryModel::costs(SavePolicy partial) {
+  std::vector<StageCost> costs;
+  Tape tape(runtime_, Tape::Mode::evaluate);
+  Values before = input_values(tape, batch_.graph);
+  for (int64_t stage = 0; stage < static_cast<int64_t>(model_.stages.size()); ++stage) {
+    costs.push_back(cost_of(stage, before, partial));
+    before = run_stage(model_, tape, batch_.graph, stage, before);
+  }
+  return costs;
+}
+
 SavePolicy kept_outputs(const RecomputeConfig& config) {
-  SavePolicy keep = config.policy == RecomputePolicy::products ? SavePolicy::matmuls : SavePolicy::inputs;
-  for (const std::string& op : config.keep) keep = keep | SavePolicy::outputs_of(op);
+  SavePolicy keep = SavePolicy::inputs;
+  for (const std::string& op : config.keep)
+    if (op != "auto" && op != "none") keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 
@@ -127,6 +240,37 @@ OffloadTo checked_offload(const Config& config, Device device) {
 
 }  // namespace
 
+void fit_recomputation(std::span<const StageCost> costs, DryModel& dry, int64_t room, SavePolicy partial,
+                       Recomputation& choice) {
+  constexpr int64_t kSteps = 1000;
+  std::optional<RecomputePlan> best;
+  const auto try_budget = [&](int64_t budget) {
+    const RecomputePlan plan = plan_recomputation(costs, budget, partial).value_or(RecomputePlan());
+    Recomputation tried = choice;
+    tried.stages = plan.stages;
+    const DryModel::Peak peak = dry.peak(tried);
+    const bool fitted = best && choice.predicted_bytes <= room;
+    const bool better = fitted ? peak.bytes <= room && plan.seconds < best->seconds
+                               : !best || peak.bytes < choice.predicted_bytes;
+    if (!better) return peak.bytes;
+    best = plan;
+    choice = tried;
+    choice.predicted_bytes = peak.bytes;
+    choice.offloaded_bytes = peak.offloaded;
+    return peak.bytes;
+  };
+  const int64_t least = least_budget(costs);
+  int64_t fits = least, over = std::max(room, least) + 1;
+  if (try_budget(over - 1) <= room) return;
+  // The memory of a plan hardly falls when its budget rises, so the largest budget that fits is found by
+  // bisection.
+  while (over - fits > room / kSteps + 1) {
+    const int64_t middle = fits + (over - fits) / 2;
+    (try_budget(middle) <= room ? fits : over) = middle;
+  }
+  try_budget(least);
+}
+
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
                                    const BatchShape& largest, const Model& model) {
   DryModel dry(runtime.device(), runtime.threads().threads(), config, task.sizes(),
@@ -144,21 +288,18 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryMo
   const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
   if (uniform) choice.stages = uniform_segments(config, model);
   if (uniform && !offload) return choice;
-  const auto note_peak = [&] {
-    const DryModel::Peak peak = dry.peak(choice);
-    choice.predicted_bytes = peak.bytes;
-    choice.offloaded_bytes = peak.offloaded;
-  };
-  note_peak();
+  const DryModel::Peak peak = dry.peak(choice);
+  choice.predicted_bytes = peak.bytes;
+  choice.offloaded_bytes = peak.offloaded;
   if (uniform) return choice;
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
   if (choice.predicted_bytes <= room) return choice;
-  const SavePolicy keep = kept_outputs(config.recompute);
-  const SavePolicy partial = keep == SavePolicy::inputs ? SavePolicy::matmuls : keep;
-  const std::vector<StageCost> costs = costs_of(config, model, dry, partial, offload);
-  choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
-  note_peak();
+  // Earlier versions wrote "auto" as an empty list.
+  const std::vector<std::string>& kept = config.recompute.keep;
+  const bool free = kept.empty() || kept == RecomputeConfig().keep;
+  const SavePolicy partial = free ? SavePolicy::matmuls : kept_outputs(config.recompute);
+  fit_recomputation(costs_of(config, model, dry, partial, offload), dry, room, partial, choice);
   if (given && choice.predicted_bytes > room) {
     throw config_error("recompute.budget",
                        fmt::format("at least {:.1f} MiB", mebibytes(choice.predicted_bytes)),

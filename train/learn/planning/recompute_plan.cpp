@@ -64,25 +64,6 @@ void keep_best(std::vector<Way>& ways) {
 
 }  // namespace
 
-RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<RecomputedStages>& stages) {
-  RecomputePlan plan{.stages = stages};
-  int64_t left = 0;
-  const auto add = [&](const Piece& piece) {
-    const PieceCost cost = cost_of(costs, piece);
-    plan.peak = std::max(plan.peak, left + cost.peak);
-    plan.seconds += cost.seconds;
-    left += cost.left;
-  };
-  int64_t stage = 0;
-  for (const RecomputedStages& segment : stages) {
-    for (; stage < segment.begin; ++stage) add({stage, stage + 1, {}});
-    add({segment.begin, segment.end, segment.keep});
-    stage = segment.end;
-  }
-  for (; stage < static_cast<int64_t>(costs.size()); ++stage) add({stage, stage + 1, {}});
-  return plan;
-}
-
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
                                                 SavePolicy partial) {
   const auto stages = static_cast<int64_t>(costs.size());

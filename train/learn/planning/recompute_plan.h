@@ -32,9 +32,6 @@ struct RecomputePlan {
   double seconds = 0;  ///< added by second forward runs
 };
 
-/// Memory and time of a choice of segments. Partial segments have one stage each.
-RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<RecomputedStages>& stages);
-
 /// The fastest choice whose peak is at most `budget` bytes; nothing when there is none. Each stage is either
 /// not recomputed, a partial segment, the first of a segment, or joins the segment of the stage before it.
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory and kernel calls of a training step: predicted by a dry run, with the same code and nothing
-// computed; memory also measured by running it.
+// Memory of a training step, predicted by a dry run, with the same code and nothing computed.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
-#include <meshgrad/kernels/work.h>
-#include <meshgrad/nn/partition/part.h>
-#include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/learn/run/step_cache.h>
 
 #include <string>
 #include <vector>
@@ -23,6 +20,31 @@ struct StepMemory {
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }
 };
 
+/// Of a Runtime that predicts the steps of `config` on a device, which need not be there.
+RuntimeOptions dry_options(const Config& config, Device device);
+
+/// What a step is made of, in a Runtime of its own. A dry run recomputes what a run within memory.limit would
+/// choose.
+struct ProbedStep {
+  /// `config` outlives it.
+  ProbedStep(RuntimeOptions options, const Config& config, const Dataset& dataset);
+  ProbedStep(const ProbedStep&) = delete;
+  ProbedStep& operator=(const ProbedStep&) = delete;
+
+  Runtime runtime;
+  const Task task;
+  const Model model;
+  const Optimizer optimizer;
+  StepCache steps;
+
+  /// Forward and backward of a batch in memory that is not filled, of a dry run.
+  void run(const BatchLayout& layout);
+  /// Whole steps, as many as memory takes until it is that of all further ones. Returns how many.
+  int repeat(const BatchLayout& layout);
+  /// So far, at the peak.
+  StepMemory memory();
+};
+
 /// Steps of one data set on one device, which need not exist. All sizes are those of largest_batch() or, with
 /// captured graphs and unless measured, of every class of batches that the data can make.
 class StepProbe {
@@ -35,19 +57,6 @@ class StepProbe {
 
   /// Takes no memory on the device, which need not be there, also in a build without CUDA; milliseconds.
   StepMemory predict(const Config& config, Batches batches = Batches::all_classes) const;
-  struct PartStep {
-    StepMemory memory;
-    int64_t sent_bytes = 0;  ///< to neighbours, forward and backward, in one batch
-  };
-  /// As predict(), of a rank that computes this part of each mesh in a batch.
-  PartStep predict_part(const Config& config, const Part& part) const;
-  /// The kernel calls of a step of one batch of this shape, whose rows are all real, and of its update. As
-  /// predict(), it needs no device.
-  std::vector<WorkTrace::Call> kernel_calls(const Config& config, const BatchShape& shape) const;
-  /// Takes as much as the step, and as long. Throws OutOfMemory.
-  StepMemory measure(const Config& config) const;
-  /// The first trajectory of the training split on the largest mesh.
-  TrajectoryView largest_trajectory(const Config& config) const;
   /// Samples of the largest mesh in one batch whose rows can still be numbered.
   int64_t most_samples(const Config& config) const;
 

@@ -4,12 +4,12 @@
 // next ones meanwhile. On the CPU all threads compute, so batches are not prefetched; only the file is read
 // ahead.
 //
-// A window's samples are split over the ranks (window_deal.h); each rank loads its own.
+// A window's samples are shared out to ranks, so that all finish together: by their edges, which is what a
+// step's time is proportional to. Every rank computes the same, and loads its own.
 #pragma once
+#include <meshgrad/engine/random.h>
 #include <meshgrad/engine/span.h>
-#include <meshgrad/train/learn/run/sampler.h>
 #include <meshgrad/train/learn/run/step_cache.h>
-#include <meshgrad/train/learn/run/window_deal.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
 #include <meshgrad/train/learn/task/upload.h>
 
@@ -18,9 +18,58 @@
 #include <exception>
 #include <list>
 #include <mutex>
+#include <span>
 #include <thread>
+#include <vector>
 
 namespace meshgrad {
+
+/// The order in which training visits the samples of a split: every pass visits each once, shuffled by (seed,
+/// pass). Its only state is a position, so that training can resume at any point.
+class Sampler {
+ public:
+  /// Throws DataError when the split has no sample of the task.
+  Sampler(const Task& task, std::string_view split, uint64_t seed)
+      : seed_(seed), samples_(task.samples(split)) {
+    if (samples() == 0) throw task.no_samples(split);
+  }
+  int64_t samples() const { return samples_.size(); }
+  /// The sample at a position in the endless sequence of passes.
+  Sample at(int64_t position) const {
+    const auto pass = static_cast<uint64_t>(position / samples());
+    Sample sample = samples_.at(static_cast<int64_t>(shuffled(
+        seed_, pass, static_cast<uint64_t>(position % samples()), static_cast<uint64_t>(samples()))));
+    sample.visit = static_cast<uint32_t>(pass);
+    return sample;
+  }
+
+ private:
+  uint64_t seed_;
+  SplitSamples samples_;
+};
+
+/// What a rank needs to know of the others to find its samples.
+struct RankShare {
+  int rank = 0;
+  int size = 1;
+  RankReduction reduction = RankReduction::fast;
+  /// Without, every window is cut into batches of train.batch in its order.
+  bool split() const { return size > 1 || reduction == RankReduction::ordered; }
+};
+
+/// For each rank the samples that it gets, as places in the window, ascending.
+using WindowDeal = std::vector<std::vector<int64_t>>;
+
+/// Largest first, each to the rank with the fewest edges so far (Graham: "Bounds on multiprocessing timing
+/// anomalies", 1969: at most 4/3 of the best).
+WindowDeal deal_largest_first(std::span<const int64_t> edges, int ranks);
+
+/// In rounds: of every `ranks` consecutive samples each rank gets at most one, the largest of a round to the
+/// rank with the fewest edges so far. So the sums of a round can be added to those of the rounds before it.
+WindowDeal deal_in_rounds(std::span<const int64_t> edges, int ranks);
+
+/// Edges of the rank that has most, over the mean of the ranks; 1 when there are none.
+double imbalance(std::span<const int64_t> edges, const WindowDeal& deal);
 
 /// Micro-batch `micro` of the window of optimizer step `step`, both from 0.
 struct BatchPosition {

@@ -3,9 +3,7 @@
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
-#include <meshgrad/train/learn/run/checkpoint_extra.h>
 #include <meshgrad/train/learn/run/optimizer.h>
-#include <meshgrad/train/learn/run/training_data.h>
 
 #include <fmt/format.h>
 
@@ -16,9 +14,6 @@ namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Doubles as text that reads back to the same bits.
-std::string exact(double value) { return fmt::format("{:a}", value); }
 
 /// Tensors to write, with the memory they borrow.
 class Contents {
@@ -63,45 +58,6 @@ class Contents {
   std::vector<Tensor> kept_;
   std::vector<SafetensorsTensor> tensors_;
 };
-
-std::map<std::string, std::string> metadata_of(const Config& config, const Dataset& data, const RunState& s) {
-  std::map<std::string, std::string> metadata{
-      {"format", "meshgrad checkpoint 2"},
-      {"config", to_toml(config)},
-      {"data_fingerprint", fmt::format("{:016x}", data.fingerprint())},
-      {"data", to_json(training_data(data, config.data))},
-      {"step", fmt::format("{}", s.step)},
-      {"micro", fmt::format("{}", s.micro)},
-      {"learned", fmt::format("{}", s.learned)},
-      {"skipped", fmt::format("{}", s.optimizer.skipped)},
-      {"skipped_in_a_row", fmt::format("{}", s.optimizer.consecutive_skips)},
-      {"bad_losses", fmt::format("{}", s.optimizer.non_finite_losses)},
-      {"bad_window", fmt::format("{}", s.optimizer.last_skipped_step)},
-      {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
-      {"best_step", fmt::format("{}", s.best_step)},
-      {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
-      {"window_loss", exact(s.optimizer.window_loss)},
-      {"loss_sum", exact(s.optimizer.loss_sum)},
-      {"last_loss", exact(s.optimizer.last_loss)},
-      {"last_valid_loss", exact(s.last_valid_loss)},
-      {"best_valid_loss", exact(s.best_valid_loss)}};
-  if (s.validation_due) metadata["validation_due"] = "1";
-  if (s.first_square) metadata["first_square"] = exact(*s.first_square);
-  if (config.train.validate_rollouts > 0) {
-    metadata["last_valid_rollout"] = exact(s.last_valid_rollout);
-    metadata["best_valid_rollout"] = exact(s.best_valid_rollout);
-  }
-  if (config.loss.change_penalty > 0) {
-    metadata["window_penalty"] = exact(s.optimizer.window_penalty);
-    metadata["penalty_sum"] = exact(s.optimizer.penalty_sum);
-  }
-  if (config.precision == DType::f16) {
-    metadata["loss_scale"] = exact(s.optimizer.loss_scale);
-    metadata["bad_scale"] = exact(s.optimizer.last_skipped_scale);
-    metadata["clean_steps"] = fmt::format("{}", s.optimizer.clean_steps);
-  }
-  return metadata;
-}
 
 Config saved_config(const SafetensorsView& view) {
   return parse_saved_config(view.metadata_at("config"), view.file + " (its configuration)");
@@ -185,7 +141,11 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   normalizers.each([&](const char* name, const Normalizer& one) { contents.add_normalizer(name, one); });
   RunState now = state;
   now.optimizer = optimizer.state();
-  std::map<std::string, std::string> metadata = metadata_of(config, data, now);
+  std::map<std::string, std::string> metadata = metadata_of_state(now, config);
+  metadata["format"] = "meshgrad checkpoint 2";
+  metadata["config"] = to_toml(config);
+  metadata["data_fingerprint"] = fmt::format("{:016x}", data.fingerprint());
+  metadata["data"] = to_json(training_data(data, config.data));
   std::vector<SafetensorsTensor> tensors = contents.tensors();
   if (extra != nullptr) {
     tensors.insert(tensors.end(), extra->tensors.begin(), extra->tensors.end());

@@ -18,8 +18,8 @@ namespace meshgrad {
 
 class Dataset;
 class Optimizer;
-struct CheckpointExtra;  // train/learn/run/checkpoint_extra.h
-struct TrainingData;     // train/learn/run/training_data.h
+struct CheckpointExtra;  // train/learn/run/checkpoint_check.h
+struct TrainingData;     // train/learn/run/checkpoint_check.h
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
 struct RunState {

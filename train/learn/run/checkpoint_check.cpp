@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/json_fault.h>
 #include <meshgrad/train/data/number.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace meshgrad {
 namespace {
@@ -16,67 +19,92 @@ namespace {
 constexpr const char* kUseAnother = "use another checkpoint of the run (--checkpoint FILE)";
 constexpr const char* kChecksumKey = "checksum";
 
-/// Reads numbers of the metadata and refuses those outside a range.
-class Counters {
- public:
-  explicit Counters(const SafetensorsView& view) : view_(view) {}
+std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
+  std::string text;
+  for (const auto& [field, offset] : offsets)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", field, fmt::join(offset, " "));
+  return text.empty() ? "no offsets" : "offsets " + text;
+}
 
-  bool contains(const std::string& key) const { return view_.metadata.contains(key); }
+/// Numbers as text of metadata, doubles so that they read back to the same bits.
+struct WrittenNumbers {
+  std::map<std::string, std::string> metadata;
 
-  int64_t whole(const std::string& key, int64_t least, int64_t most) const {
-    const std::string& text = view_.metadata_at(key);
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool valid = error == std::errc() && end == text.data() + text.size();
-    if (!valid || value < least || value > most) {
-      throw data_error(view_.file + ": " + key, fmt::format("a whole number from {} to {}", least, most),
-                       "\"" + text + "\"", kUseAnother);
-    }
-    return value;
+  bool has(const char*, bool written) const { return written; }
+  void whole(const char* key, int64_t value, int64_t, int64_t) { metadata[key] = fmt::format("{}", value); }
+  template <class Valid>
+  void real(const char* key, double value, const Valid&, std::string_view) {
+    metadata[key] = fmt::format("{:a}", value);
   }
-
-  double real(const std::string& key) const {
-    const std::optional<double> value = parse_number(view_.metadata_at(key));
-    require(key, value.has_value(), "a number");
-    return *value;
-  }
-
-  void require(const std::string& key, bool valid, std::string_view needed) const {
-    if (!valid)
-      throw data_error(view_.file + ": " + key, needed, "\"" + view_.metadata_at(key) + "\"", kUseAnother);
-  }
-
- private:
-  const SafetensorsView& view_;
 };
 
-void read_losses(const Counters& counters, RunState& s) {
-  s.last_valid_loss = counters.real("last_valid_loss");
-  s.best_valid_loss = counters.real("best_valid_loss");
-  counters.require("best_valid_loss",
-                   s.best_step < 0 ? s.best_valid_loss == HUGE_VAL : std::isfinite(s.best_valid_loss),
-                   s.best_step < 0 ? "inf before the first validation" : "a finite loss");
-  s.optimizer.window_loss = counters.real("window_loss");
-  s.optimizer.loss_sum = counters.real("loss_sum");
-  counters.require("loss_sum", std::isfinite(s.optimizer.loss_sum), "a finite sum");
-  s.optimizer.last_loss = counters.real("last_loss");
-  if (counters.contains("penalty_sum")) {
-    s.optimizer.window_penalty = counters.real("window_penalty");
-    s.optimizer.penalty_sum = counters.real("penalty_sum");
-    counters.require("penalty_sum", std::isfinite(s.optimizer.penalty_sum), "a finite sum");
+/// Numbers of metadata; those outside their range are refused.
+struct ReadNumbers {
+  const SafetensorsView& view;
+
+  bool has(const std::string& key, bool) const { return view.metadata.contains(key); }
+  void whole(const std::string& key, int64_t& value, int64_t least, int64_t most) const {
+    const std::string& text = view.metadata_at(key);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool valid = error == std::errc() && end == text.data() + text.size();
+    if (!valid || value < least || value > most)
+      refuse(key, fmt::format("a whole number from {} to {}", least, most));
   }
-  if (counters.contains("best_valid_rollout")) {
-    s.last_valid_rollout = counters.real("last_valid_rollout");
-    s.best_valid_rollout = counters.real("best_valid_rollout");
-    counters.require("best_valid_rollout", s.best_valid_rollout >= 0.0, "a number of at least 0");
+  template <class Valid>
+  void real(const std::string& key, double& value, const Valid& valid, std::string_view needed) const {
+    const std::optional<double> number = parse_number(view.metadata_at(key));
+    if (!number) refuse(key, "a number");
+    if (!valid(*number)) refuse(key, needed);
+    value = *number;
   }
-  if (!counters.contains("loss_scale")) return;
-  s.optimizer.loss_scale = counters.real("loss_scale");
-  s.optimizer.last_skipped_scale = counters.real("bad_scale");
-  s.optimizer.clean_steps = counters.whole("clean_steps", 0, s.optimizer.steps);
-  for (const char* key : {"loss_scale", "bad_scale"})
-    counters.require(key, counters.real(key) > 0.0 && std::isfinite(counters.real(key)),
-                     "a finite number above 0");
+  [[noreturn]] void refuse(const std::string& key, std::string_view needed) const {
+    throw data_error(view.file + ": " + key, needed, "\"" + view.metadata_at(key) + "\"", kUseAnother);
+  }
+};
+
+/// Writes or reads all numbers of a state, each with what a run could have written.
+template <class Numbers>
+void each_number(Numbers& numbers, RunState& s, const Config& config) {
+  // Positions in the sequence of samples are products of these, and must fit 64 bits.
+  const int64_t window = std::max<int64_t>(1, config.train.batch) * config.train.accumulate;
+  const int64_t most = (int64_t{1} << 62) / std::max<int64_t>(1, window) - 1;
+  const auto any = [](double) { return true; };
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const auto scale = [](double value) { return value > 0.0 && std::isfinite(value); };
+  StepState& o = s.optimizer;
+  numbers.whole("step", s.step, 0, most);
+  numbers.whole("micro", s.micro, 0, config.train.accumulate - 1);
+  numbers.whole("learned", s.learned, 0, (s.step + 1) * window);
+  numbers.whole("best_step", s.best_step, -1, s.step);
+  numbers.whole("optimizer_steps", o.steps, 0, s.step);
+  numbers.whole("skipped", o.skipped, 0, s.step - o.steps);
+  numbers.whole("skipped_in_a_row", o.consecutive_skips, 0, o.skipped);
+  numbers.whole("bad_losses", o.non_finite_losses, 0, (s.step + 1) * config.train.accumulate);
+  numbers.whole("bad_window", o.last_skipped_step, -1, s.step);
+  numbers.whole("loss_count", o.loss_count, 0, s.step);
+  numbers.real("last_valid_loss", s.last_valid_loss, any, "");
+  const bool validated = s.best_step >= 0;
+  numbers.real(
+      "best_valid_loss", s.best_valid_loss,
+      [&](double loss) { return validated ? std::isfinite(loss) : loss == HUGE_VAL; },
+      validated ? "a finite loss" : "inf before the first validation");
+  numbers.real("window_loss", o.window_loss, any, "");
+  numbers.real("loss_sum", o.loss_sum, finite, "a finite sum");
+  numbers.real("last_loss", o.last_loss, any, "");
+  if (numbers.has("penalty_sum", config.loss.change_penalty > 0)) {
+    numbers.real("window_penalty", o.window_penalty, any, "");
+    numbers.real("penalty_sum", o.penalty_sum, finite, "a finite sum");
+  }
+  if (numbers.has("best_valid_rollout", config.train.validate_rollouts > 0)) {
+    numbers.real("last_valid_rollout", s.last_valid_rollout, any, "");
+    numbers.real(
+        "best_valid_rollout", s.best_valid_rollout, [](double error) { return error >= 0.0; },
+        "a number of at least 0");
+  }
+  if (!numbers.has("loss_scale", config.precision == DType::f16)) return;
+  numbers.real("loss_scale", o.loss_scale, scale, "a finite number above 0");
+  numbers.real("bad_scale", o.last_skipped_scale, scale, "a finite number above 0");
+  numbers.whole("clean_steps", o.clean_steps, 0, o.steps);
 }
 
 }  // namespace
@@ -120,26 +148,24 @@ SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
   return file;
 }
 
+std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config) {
+  WrittenNumbers written;
+  RunState s = state;
+  each_number(written, s, config);
+  const auto any = [](double) { return true; };
+  if (s.validation_due) written.metadata["validation_due"] = "1";
+  if (s.first_square) written.real("first_square", *s.first_square, any, "");
+  return written.metadata;
+}
+
 RunState read_run_state(const SafetensorsView& view, const Config& config) {
-  const Counters counters(view);
-  // Positions in the sequence of samples are products of these, and must fit 64 bits.
-  const int64_t window = std::max<int64_t>(1, config.train.batch) * config.train.accumulate;
-  const int64_t most = (int64_t{1} << 62) / std::max<int64_t>(1, window) - 1;
   RunState s;
-  s.step = counters.whole("step", 0, most);
-  s.micro = counters.whole("micro", 0, config.train.accumulate - 1);
-  s.learned = counters.whole("learned", 0, (s.step + 1) * window);
-  s.best_step = counters.whole("best_step", -1, s.step);
-  s.validation_due = counters.contains("validation_due");
-  if (counters.contains("first_square")) s.first_square = counters.real("first_square");
-  StepState& o = s.optimizer;
-  o.steps = counters.whole("optimizer_steps", 0, s.step);
-  o.skipped = counters.whole("skipped", 0, s.step - o.steps);
-  o.consecutive_skips = counters.whole("skipped_in_a_row", 0, o.skipped);
-  o.non_finite_losses = counters.whole("bad_losses", 0, (s.step + 1) * config.train.accumulate);
-  o.last_skipped_step = counters.whole("bad_window", -1, s.step);
-  o.loss_count = counters.whole("loss_count", 0, s.step);
-  read_losses(counters, s);
+  ReadNumbers read{view};
+  each_number(read, s, config);
+  s.validation_due = read.has("validation_due", true);
+  if (read.has("first_square", true))
+    read.real(
+        "first_square", s.first_square.emplace(), [](double) { return true; }, "");
   return s;
 }
 
@@ -151,6 +177,83 @@ uint64_t read_data_fingerprint(const SafetensorsView& view) {
     throw data_error(view.file + ": data_fingerprint", "16 hexadecimal digits", "\"" + text + "\"",
                      kUseAnother);
   return value;
+}
+
+TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
+  TrainingData data{dataset.dt(), {}, dataset.dim(), {}};
+  const std::vector<std::string> positions(config.world_position.empty() ? 0 : 1, config.world_position);
+  for (const std::vector<std::string>* names : {&config.inputs, &config.targets, &positions}) {
+    for (const std::string& name : *names) {
+      const FieldInfo& field = dataset.field(name);
+      if (!field.offset.empty()) data.offsets[name] = field.offset;
+      const bool known =
+          std::ranges::any_of(data.fields, [&](const FieldInfo& other) { return other.name == name; });
+      if (known) continue;
+      data.fields.push_back(field);
+      data.fields.back().offset.clear();
+    }
+  }
+  return data;
+}
+
+std::string to_json(const TrainingData& data) {
+  nlohmann::json json{{"dt", data.dt}, {"offsets", data.offsets}};
+  if (data.dim > 0) {
+    json["dim"] = data.dim;
+    json["fields"] = nlohmann::json::array();
+    for (const FieldInfo& field : data.fields) {
+      json["fields"].push_back({{"name", field.name},
+                                {"components", field.components},
+                                {"dynamic", field.dynamic},
+                                {"unit", field.unit},
+                                {"on", name_of(field.on)}});
+    }
+  }
+  return json.dump();
+}
+
+TrainingData training_data_from_json(std::string_view text, std::string_view where) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    TrainingData data{json.at("dt").get<double>(),
+                      json.at("offsets").get<std::map<std::string, std::vector<double>>>(),
+                      json.value("dim", 0),
+                      {}};
+    for (const nlohmann::json& field : json.value("fields", nlohmann::json::array())) {
+      const auto on = std::ranges::find(kFieldOnNames, field.at("on").get<std::string>());
+      if (on == kFieldOnNames.end()) throw data_error(where, "a place of fields", field.dump(), kUseAnother);
+      data.fields.push_back({.name = field.at("name").get<std::string>(),
+                             .components = field.at("components").get<int>(),
+                             .dynamic = field.at("dynamic").get<bool>(),
+                             .unit = field.at("unit").get<std::string>(),
+                             .on = static_cast<FieldOn>(on - kFieldOnNames.begin())});
+    }
+    const bool fits = data.dim >= 0 && data.dim <= 3;
+    const bool wide = std::ranges::all_of(
+        data.fields, [](const FieldInfo& field) { return field.components > 0 && field.components < 65536; });
+    if (!fits || !wide)
+      throw data_error(where, "0 to 3 dimensions and fields of components",
+                       fmt::format("{} dimensions", data.dim), kUseAnother);
+    return data;
+  } catch (const nlohmann::json::exception& error) {
+    throw data_error(where, "a description of the training data", json_fault(text, error), kUseAnother);
+  }
+}
+
+std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
+                                         const Task& task, const Config& config) {
+  constexpr double kRounding = 1e-6;  // of a dt in f32
+  const Dataset& dataset = task.dataset();
+  if (task.describe().over_time && trained.dt > 0 && dataset.dt() > 0 &&
+      std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
+    return OtherData{fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
+                     fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these"};
+  }
+  const TrainingData here = training_data(dataset, config.data);
+  if (here.offsets == trained.offsets) return std::nullopt;
+  return OtherData{fmt::format("the {} that {} was trained with", offset_text(trained.offsets), checkpoint),
+                   offset_text(here.offsets),
+                   "convert training and test data together, so that they share them"};
 }
 
 }  // namespace meshgrad

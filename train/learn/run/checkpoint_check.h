@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is checked when a checkpoint is read: its checksum and its counters.
+// The metadata of a checkpoint: its counters and its checksum, which are checked when it is read,
+// and what it says of the training data.
 #pragma once
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace meshgrad {
+
+/// What a checkpoint may hold beside the run's own state. Readers of checkpoints do not look at it.
+struct CheckpointExtra {
+  std::vector<SafetensorsTensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
 
 /// XXH3 of names, dtypes, shapes and bytes of all tensors and of the metadata but "checksum" itself, as 16
 /// hexadecimal digits. Independent of the order of the tensors.
@@ -20,9 +31,36 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
 /// the format may lack the checksum.
 SafetensorsFile open_checkpoint(const std::filesystem::path& path);
 
+/// The counters of a run with this configuration, for the metadata.
+std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config);
+
 /// The counters in the metadata. Throws DataError naming the first that no run could have written, given the
 /// configuration in the same file.
 RunState read_run_state(const SafetensorsView& view, const Config& config);
 uint64_t read_data_fingerprint(const SafetensorsView& view);
+
+/// What must be the same of the data that a model was trained on and of the data that it predicts. Stored in
+/// checkpoints.
+struct TrainingData {
+  double dt = 0;  ///< seconds between frames, over which the model learned changes; 0 when unknown
+  std::map<std::string, std::vector<double>>
+      offsets;  ///< FieldInfo::offset of inputs and targets that have one
+  int dim = 0;  ///< of positions; 0 in checkpoints of earlier versions, which describe no fields
+  std::vector<FieldInfo> fields;  ///< inputs and targets, without offsets
+};
+TrainingData training_data(const Dataset& dataset, const DataConfig& config);
+
+std::string to_json(const TrainingData& data);
+/// Throws DataError with `where` for anything else than to_json's text.
+TrainingData training_data_from_json(std::string_view text, std::string_view where);
+
+/// What an error says of data that differ.
+struct OtherData {
+  std::string needed, got, fix;
+};
+/// Another known dt of the task's data than of `trained` (of a task over time), or other offsets, with
+/// both figures; nothing where they agree. `checkpoint` names what was trained.
+std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
+                                         const Task& task, const Config& config);
 
 }  // namespace meshgrad

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cpu_isa.h>
 #include <meshgrad/train/data/atomic_file.h>
@@ -43,10 +42,6 @@ std::string compiler() {
 #else
   return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
 #endif
-}
-
-std::string gibibytes(int64_t bytes) {
-  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0));
 }
 
 OrderedJson or_null(std::string value) {
@@ -168,23 +163,8 @@ MachineInfo machine_info() {
 
 std::string to_json(const MachineInfo& machine) { return dumped(machine_facts(machine)); }
 
-std::string to_text(const MachineInfo& machine) {
-  std::string text = fmt::format("meshgrad  {} ({}, {})\n", machine.version, machine.compiler,
-                                 machine.cuda_build ? "with CUDA" : "without CUDA");
-  text += fmt::format("cpu       {}\n", machine.cpu.empty() ? "unknown" : machine.cpu);
-  text += fmt::format("isa       {} (of {})\n", machine.isa, fmt::join(machine.isas, ", "));
-  text += fmt::format("cpus      {}\n", machine.cpus);
-  text += fmt::format("memory    {}\n", gibibytes(machine.memory_bytes));
-  for (const CudaDevice& gpu : machine.gpus) {
-    text += fmt::format("gpu       {}, {}, compute capability {}.{}\n", gpu.name, gibibytes(gpu.memory_bytes),
-                        gpu.major, gpu.minor);
-  }
-  if (machine.gpus.empty()) text += "gpu       none\n";
-  return text + fmt::format("device    {} (what device = \"auto\" resolves to)\n", machine.default_device);
-}
-
-std::string environment_json(std::span<const std::string> command,
-                             const std::map<std::string, std::string>& extra) {
+void write_environment(const std::filesystem::path& path, std::span<const std::string> command,
+                       const std::map<std::string, std::string>& extra) {
   std::error_code ignored;
   OrderedJson facts;
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -201,12 +181,7 @@ std::string environment_json(std::span<const std::string> command,
   facts["variables"] = relevant_variables();
   facts["extra"] = OrderedJson::object();
   for (const auto& [key, value] : extra) facts["extra"][key] = value;
-  return dumped(facts);
-}
-
-void write_environment(const std::filesystem::path& path, std::span<const std::string> command,
-                       const std::map<std::string, std::string>& extra) {
-  write_file_atomically(path, environment_json(command, extra));
+  write_file_atomically(path, dumped(facts));
 }
 
 }  // namespace meshgrad

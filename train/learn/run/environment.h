@@ -30,19 +30,12 @@ MachineInfo machine_info();
 /// One JSON object with the fields of MachineInfo.
 std::string to_json(const MachineInfo& machine);
 
-/// The same as lines of text.
-std::string to_text(const MachineInfo& machine);
-
-/// A JSON object with: "time" (UTC, ISO 8601), "command" (list of arguments), "directory", "commit" (of the
-/// sources; null when the build did not know it), "machine" (MachineInfo), "cpu_flags" (CPU features that can
-/// change a numeric result), "host" {name, system, kernel}, "memory" {total_bytes, available_bytes}, "cgroup"
-/// {memory_bytes, cpus; null without a limit}, "variables" (environment variables of threads, GPUs and job
-/// schedulers) and "extra" (`extra`, for example the device chosen). A fact that cannot be read is null; it
-/// never throws.
-std::string environment_json(std::span<const std::string> command,
-                             const std::map<std::string, std::string>& extra = {});
-
-/// Writes environment_json to a file, atomically. DataError when it cannot be written.
+/// Writes a JSON object to a file, atomically: "time" (UTC, ISO 8601), "command" (list of arguments),
+/// "directory", "commit" (of the sources; null when the build did not know it), "machine" (MachineInfo),
+/// "cpu_flags" (CPU features that can change a numeric result), "host" {name, system, kernel}, "memory"
+/// {total_bytes, available_bytes}, "cgroup" {memory_bytes, cpus; null without a limit}, "variables"
+/// (environment variables of threads, GPUs and job schedulers) and "extra" (`extra`, for example the device
+/// chosen). A fact that cannot be read is null. DataError when the file cannot be written.
 void write_environment(const std::filesystem::path& path, std::span<const std::string> command,
                        const std::map<std::string, std::string>& extra = {});
 

@@ -1,22 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/atomic_file.h>
+#include <meshgrad/train/data/tfrecord.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string_view>
+#include <system_error>
 
 namespace meshgrad {
 namespace {
 
 using nlohmann::json;
+
+DataError failure(const std::filesystem::path& path, std::string_view needed, int error) {
+  return data_error(path.string(), needed, std::generic_category().message(error),
+                    error == ENOSPC || error == EDQUOT
+                        ? "free space on that disk, then resume the run"
+                        : "give a run directory that exists and can be written");
+}
+
+/// Appends protocol buffer fields. A field's key is its number times 8 plus the wire type.
+class Message {
+ public:
+  void varint(int field, std::uint64_t value) {
+    raw_varint(static_cast<std::uint64_t>(field) << 3);
+    raw_varint(value);
+  }
+  void fixed64(int field, double value) {
+    raw_varint(static_cast<std::uint64_t>(field) << 3 | 1);
+    raw(&value, sizeof value);
+  }
+  void bytes(int field, std::string_view value) {
+    raw_varint(static_cast<std::uint64_t>(field) << 3 | 2);
+    raw_varint(value.size());
+    text_ += value;
+  }
+  void fixed32(int field, float value) {
+    raw_varint(static_cast<std::uint64_t>(field) << 3 | 5);
+    raw(&value, sizeof value);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void raw(const void* data, std::size_t size) { text_.append(static_cast<const char*>(data), size); }
+  void raw_varint(std::uint64_t value) {
+    for (; value >= 128; value >>= 7) text_ += static_cast<char>(value | 128);
+    text_ += static_cast<char>(value);
+  }
+  std::string text_;
+};
+
+void append_record(AppendFile& file, const Message& message) {
+  std::vector<std::byte> record;
+  write_record(record, std::as_bytes(std::span(message.text())));
+  file.append(record);
+}
+
+std::filesystem::path event_path(const std::filesystem::path& directory, double seconds) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    throw data_error(directory.string(), "to make the directory", error.message(),
+                     "give a run directory that can be written");
+  }
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
+  return directory / fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(seconds),
+                                 host.data(), ::getpid());
+}
 
 std::string value_text(const MetricValue& value) {
   if (const double* number = std::get_if<double>(&value)) {
@@ -70,6 +134,45 @@ KeptRows rows_to_keep(std::string_view content, std::int64_t last_step, const st
 
 }  // namespace
 
+AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep_bytes) : path_(std::move(path)) {
+  // Without O_NONBLOCK a FIFO would wait for its reader.
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor_ < 0) throw failure(path_, "to open the file for appending", errno);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(std::exchange(descriptor_, -1));
+    throw data_error(path_.string(), "a regular file to append to", "a device, FIFO or socket",
+                     "remove it, or choose another run.dir");
+  }
+  if (::ftruncate(descriptor_, static_cast<off_t>(keep_bytes)) != 0) {
+    const int error = errno;
+    ::close(descriptor_);
+    throw failure(path_, "to cut the file to its kept part", error);
+  }
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+AppendFile::AppendFile(AppendFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+void AppendFile::append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ::ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw failure(path_, "to append to the file", written < 0 ? errno : ENOSPC);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
 std::string metrics_line(const MetricsRow& row) {
   std::string line = "{";
   for (const auto& [key, value] : row) {
@@ -120,6 +223,33 @@ std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::p
   }
   if (damaged != nullptr) *damaged = bad;
   return rows;
+}
+
+double TensorboardWriter::wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+TensorboardWriter::TensorboardWriter(const std::filesystem::path& directory, Clock clock)
+    : clock_(std::move(clock)), file_(event_path(directory, clock_()), 0) {
+  Message event;
+  event.fixed64(1, clock_());
+  event.bytes(3, "brain.Event:2");
+  append_record(file_, event);
+}
+
+void TensorboardWriter::scalars(std::int64_t step, std::span<const std::pair<std::string, double>> values) {
+  Message summary;
+  for (const auto& [tag, number] : values) {
+    Message value;
+    value.bytes(1, tag);
+    value.fixed32(2, static_cast<float>(number));
+    summary.bytes(1, value.text());
+  }
+  Message event;
+  event.fixed64(1, clock_());
+  event.varint(2, static_cast<std::uint64_t>(step));
+  event.bytes(5, summary.text());
+  append_record(file_, event);
 }
 
 }  // namespace meshgrad

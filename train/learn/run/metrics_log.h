@@ -1,18 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's numbers as JSON lines: one flat object a line, readable by jq, pandas and a human, also while
-// training runs.
+// A run's numbers in files that grow while it runs: JSON lines, one flat object a line, readable by jq,
+// pandas and a human, and scalars for TensorBoard, which W&B and others read too.
 #pragma once
-#include <meshgrad/train/learn/run/append_file.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace meshgrad {
+
+/// A file open for appending. Errors (no permission, disk full, ...) are DataErrors naming the file, the
+/// system's reason and the fix. Use by one thread at a time.
+class AppendFile {
+ public:
+  /// Opens or creates the file and cuts it to its first `keep_bytes` bytes.
+  AppendFile(std::filesystem::path path, std::uint64_t keep_bytes);
+  ~AppendFile();
+  AppendFile(AppendFile&& other) noexcept;
+  AppendFile& operator=(AppendFile&& other) noexcept;
+
+  /// Returns when the operating system has all bytes: they survive the death of the process, though not that
+  /// of the machine.
+  void append(std::span<const std::byte> bytes);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
 
 using MetricValue = std::variant<bool, std::int64_t, double, std::string>;
 
@@ -54,5 +74,26 @@ class MetricsLog {
 /// incomplete last line. DataError when the file cannot be read.
 std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path,
                                                         std::int64_t* damaged = nullptr);
+
+/// Appends events to a new file `events.out.tfevents.SECONDS.HOST.PID` in `directory` (made when missing):
+/// TFRecords of tensorflow.Event messages, fields as in tensorboard/compat/proto/event.proto and
+/// summary.proto. A resumed run opens another file; TensorBoard lets the later one win where steps repeat.
+/// DataError when a file cannot be written.
+class TensorboardWriter {
+ public:
+  /// Seconds since 1970; replaced in tests.
+  using Clock = std::function<double()>;
+
+  explicit TensorboardWriter(const std::filesystem::path& directory, Clock clock = wall_seconds);
+
+  /// One event with these (tag, value) pairs, on disk when the call returns.
+  void scalars(std::int64_t step, std::span<const std::pair<std::string, double>> values);
+
+  static double wall_seconds();
+
+ private:
+  Clock clock_;
+  AppendFile file_;
+};
 
 }  // namespace meshgrad

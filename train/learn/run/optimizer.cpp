@@ -16,20 +16,6 @@
 namespace meshgrad {
 namespace {
 
-RateCurve curve_of(ScheduleName name) {
-  switch (name) {
-    case ScheduleName::constant:
-      return RateCurve::constant;
-    case ScheduleName::exponential:
-      return RateCurve::exponential;
-    case ScheduleName::cosine:
-      return RateCurve::cosine;
-    case ScheduleName::step:
-      return RateCurve::step;
-  }
-  return RateCurve::constant;
-}
-
 bool names_parameter(const std::string& pattern, const std::string& parameter) {
   const auto matches = [&](const std::string& text) {
     return fnmatch(text.c_str(), parameter.c_str(), 0) == 0;
@@ -56,7 +42,7 @@ Tensor part(const Tensor& arena, const ArenaRange& range) {
 }  // namespace
 
 LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps) {
-  return {.curve = curve_of(schedule.name),
+  return {.curve = schedule.name,
           .peak = peak,
           .last = schedule.final_lr,
           .warmup_steps = schedule.warmup_steps,

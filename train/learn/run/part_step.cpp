@@ -16,8 +16,9 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
                        fmt::format("{}", in_turn),
                        "start one process, or set ranks.partition for a part on each rank");
   }
-  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), in_turn);
-  return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), ranks);
+  PartMaker make = cut_parts(mesh_cut(config.ranks), in_turn > 1 ? in_turn : ranks.size());
+  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, std::move(make), in_turn);
+  return std::optional<MeshParts>(std::in_place, runtime, std::move(make), ranks);
 }
 
 std::optional<MeshParts> make_parts_to_train_on(Runtime& runtime, const Config& config, Ranks& ranks) {

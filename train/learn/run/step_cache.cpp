@@ -56,7 +56,7 @@ BatchShape BatchClasses::capacity(int number) const {
 }
 
 StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
-                     const Optimizer& optimizer, Recomputation recomputation, Note note, size_t most_captured)
+                     const Optimizer& optimizer, Recomputation recomputation, Note note)
     : runtime_(runtime),
       config_(config),
       task_(task),
@@ -65,7 +65,6 @@ StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, c
       recomputation_(std::move(recomputation)),
       store_(make_offload_store(runtime, config, recomputation_)),
       note_(std::move(note)),
-      most_captured_(most_captured),
       classes_(largest_batch(config, task)) {
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
@@ -125,15 +124,7 @@ StepPlan* StepCache::plan_for(const BatchShape& shape) {
 StepCache::Captured& StepCache::captured_for(int number) {
   const auto known = std::find_if(captured_.begin(), captured_.end(),
                                   [&](const Captured& captured) { return captured.number == number; });
-  if (known != captured_.end()) {
-    captured_.splice(captured_.begin(), captured_, known);
-    return captured_.front();
-  }
-  while (captured_.size() >= most_captured_) {
-    // A replay may still copy from and to the store's memory.
-    if (captured_.back().store != nullptr) runtime_.stream().synchronize();
-    captured_.pop_back();
-  }
+  if (known != captured_.end()) return *known;
   Captured& captured =
       captured_.emplace_front(Captured{number, layout(classes_.capacity(number)), {}, {}, nullptr, nullptr});
   captured.memory = device_batch_memory(runtime_, captured.layout.bytes());

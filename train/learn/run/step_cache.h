@@ -43,11 +43,9 @@ class StepCache {
   /// Moves a batch to the device: into `to`, or into new memory where that is null. Returns where it is.
   using Upload = std::function<StoragePtr(const StoragePtr& to)>;
 
-  /// All references outlive it. At most `most_captured` classes of batches stay captured, the most recently
-  /// used ones. `note` gets lines for the user.
+  /// All references outlive it. `note` gets lines for the user.
   StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
-            const Optimizer& optimizer, Recomputation recomputation, Note note,
-            size_t most_captured = BatchClasses::kClasses);
+            const Optimizer& optimizer, Recomputation recomputation, Note note);
 
   const Recomputation& recomputation() const { return recomputation_; }
   const BatchClasses& classes() const { return classes_; }
@@ -85,9 +83,8 @@ class StepCache {
   Recomputation recomputation_;
   std::unique_ptr<OffloadStore> store_;
   Note note_;
-  size_t most_captured_;
   BatchClasses classes_;
-  std::list<Captured> captured_;  // most recently used first
+  std::list<Captured> captured_;  // at most one of each class
   std::unique_ptr<CapturedWork> captured_update_;
   static constexpr size_t kMostPlans = 16;
   std::list<std::pair<BatchShape, StepPlan>> plans_;

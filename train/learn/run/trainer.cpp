@@ -3,11 +3,10 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/non_finite.h>
 #include <meshgrad/train/learn/run/precision.h>
-#include <meshgrad/train/learn/run/resume_check.h>
+#include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/learn/run/trainer.h>
 #include <meshgrad/train/learn/run/validation.h>
 

@@ -4,8 +4,6 @@
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
-#include <meshgrad/train/learn/run/gradient_noise.h>
-#include <meshgrad/train/learn/run/memory_watch.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/learn/run/run_log.h>

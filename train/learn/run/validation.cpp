@@ -57,11 +57,19 @@ std::vector<double> losses_of(Runtime& runtime, const Task& task, const Model& m
 
 /// What is validated, and the mean of its losses: they are added in the order of samples.
 struct Validated {
-  const Task& task;
-  const std::string& split;
-  std::vector<Sample> samples;
+  Runtime& runtime;
+  Ranks& ranks;
+  const Task task;
+  const Model& model;
+  Normalizers& normalizers;
+  const Config& config;
+  const std::function<bool()>& stop;
+  const std::string& split = config.data.valid_split;
   double sum = 0.0, weight = 0.0;
 
+  Batch batch_of(const std::vector<Sample>& samples) const {
+    return training_batch(task, runtime, config.precision, split, samples, {}, normalizers);
+  }
   void add(const Sample& sample, double loss) {
     sum += loss;
     weight += task.loss_weight(split, {sample});
@@ -70,68 +78,50 @@ struct Validated {
 };
 
 std::vector<Sample> samples_of(const Task& task, const Config& config) {
-  const Sampler sampler(task, config.data.valid_split, 0);
-  const int64_t wanted = config.train.validate_samples > 0
-                             ? std::min(config.train.validate_samples, sampler.samples())
-                             : sampler.samples();
+  const SplitSamples all = task.samples(config.data.valid_split);
+  if (all.size() == 0) throw task.no_samples(config.data.valid_split);
+  const int64_t asked = config.train.validate_samples;
+  const int64_t wanted = asked > 0 ? std::min(asked, all.size()) : all.size();
   std::vector<Sample> samples;
-  for (int64_t i = 0; i < wanted; ++i) samples.push_back(sampler.in_order(i * sampler.samples() / wanted));
+  for (int64_t i = 0; i < wanted; ++i) samples.push_back(all.at(i * all.size() / wanted));
   return samples;
 }
 
-using MakeBatch = std::function<Batch(const std::vector<Sample>&)>;
-
 /// All ranks compute each sample. False: stopped.
-bool add_in_parts(Runtime& runtime, Ranks& ranks, const Model& model, const MakeBatch& batch_of,
-                  const std::function<bool()>& stop, MeshParts& parts, Validated& all) {
-  for (const Sample& sample : all.samples) {
-    if (agree(ranks, stop && stop(), "validation")) return false;
+bool add_in_parts(const std::vector<Sample>& samples, MeshParts& parts, Validated& all) {
+  for (const Sample& sample : samples) {
+    if (agree(all.ranks, all.stop && all.stop(), "validation")) return false;
     const MeshView mesh = meshes_of(all.task.dataset(), all.split, {sample}).front();
-    all.add(sample, loss_in_parts(runtime, all.task, model, batch_of({sample}), mesh, parts));
+    all.add(sample, loss_in_parts(all.runtime, all.task, all.model, all.batch_of({sample}), mesh, parts));
   }
   return true;
 }
 
 /// The ranks take the batches in turn, a batch each in a round. False: stopped.
-bool add_batches(Runtime& runtime, Ranks& ranks, const Model& model, const MakeBatch& batch_of,
-                 const std::function<bool()>& stop, const BatchShape& room, Validated& all) {
-  const std::vector<std::vector<Sample>> batches = batches_within(room, all.task, all.split, all.samples);
-  const auto size = static_cast<size_t>(ranks.size());
+bool add_batches(const std::vector<Sample>& samples, const BatchShape& room, Validated& all) {
+  const std::vector<std::vector<Sample>> batches = batches_within(room, all.task, all.split, samples);
+  const auto size = static_cast<size_t>(all.ranks.size());
   for (size_t begin = 0; begin < batches.size(); begin += size) {
     const auto round = std::span(batches).subspan(begin, std::min(size, batches.size() - begin));
     // Of each rank: whether it stops, and its samples' losses.
     std::vector<std::vector<double>> told(size, std::vector<double>(1));
     for (size_t rank = 0; rank < round.size(); ++rank) told[rank].resize(1 + round[rank].size());
-    std::vector<double>& mine = told[static_cast<size_t>(ranks.rank())];
-    if (stop && stop()) {
+    std::vector<double>& mine = told[static_cast<size_t>(all.ranks.rank())];
+    if (all.stop && all.stop()) {
       mine.front() = 1.0;
     } else if (mine.size() > 1) {
-      const std::vector<Sample>& own = round[static_cast<size_t>(ranks.rank())];
-      std::ranges::copy(losses_of(runtime, all.task, model, batch_of(own), all.split, own), mine.begin() + 1);
+      const std::vector<Sample>& own = round[static_cast<size_t>(all.ranks.rank())];
+      std::ranges::copy(losses_of(all.runtime, all.task, all.model, all.batch_of(own), all.split, own),
+                        mine.begin() + 1);
     }
     std::vector<std::span<std::byte>> bytes;
     for (std::vector<double>& values : told) bytes.push_back(std::as_writable_bytes(std::span(values)));
-    all_gather_bytes(ranks, bytes, "validation");
+    all_gather_bytes(all.ranks, bytes, "validation");
     if (std::ranges::any_of(told, [](const auto& values) { return values.front() != 0.0; })) return false;
     for (size_t rank = 0; rank < round.size(); ++rank)
       for (size_t i = 0; i < round[rank].size(); ++i) all.add(round[rank][i], told[rank][1 + i]);
   }
   return true;
-}
-
-std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task& trained, const Model& model,
-                                      Normalizers& normalizers, const Config& config,
-                                      const std::function<bool()>& stop, MeshParts* parts) {
-  const Task task = trained.for_validation();
-  const std::string& split = config.data.valid_split;
-  Validated all{task, split, samples_of(task, config)};
-  const auto batch_of = [&](const std::vector<Sample>& samples) {
-    return training_batch(task, runtime, config.precision, split, samples, {}, normalizers);
-  };
-  const bool done = parts != nullptr ? add_in_parts(runtime, ranks, model, batch_of, stop, *parts, all)
-                                     : add_batches(runtime, ranks, model, batch_of, stop,
-                                                   largest_batch(config, trained), all);
-  return done ? std::optional(all.mean()) : std::nullopt;
 }
 
 /// Calls `use` while the model has the weights of `average`, if there is one.
@@ -174,8 +164,12 @@ std::vector<std::vector<Sample>> batches_within(const BatchShape& room, const Ta
 std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                       const Tensor& average, Normalizers& normalizers, const Config& config,
                                       const std::function<bool()>& stop, MeshParts* parts) {
-  return with_weights(runtime, model.parameters, average, [&] {
-    return loss_of_weights(runtime, ranks, task, model, normalizers, config, stop, parts);
+  return with_weights(runtime, model.parameters, average, [&]() -> std::optional<double> {
+    Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop};
+    const std::vector<Sample> samples = samples_of(all.task, config);
+    const bool done = parts != nullptr ? add_in_parts(samples, *parts, all)
+                                       : add_batches(samples, largest_batch(config, task), all);
+    return done ? std::optional(all.mean()) : std::nullopt;
   });
 }
 
@@ -203,7 +197,7 @@ double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task
   if (parts == nullptr) options.ranks = &ranks;  // else all compute each mesh together
   const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
   const Evaluation result =
-      with_weights(runtime, model.parameters, average, [&] { return evaluate(trained, options); });
+      with_weights(runtime, model.parameters, average, [&] { return task.evaluate(trained, options); });
   return mean_relative_error(result.dynamics.value().rollouts.back().fields);
 }
 

@@ -2,9 +2,9 @@
 // The loss on the validation split while a model trains.
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
-#include <meshgrad/train/learn/run/sampler.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
 #include <meshgrad/train/learn/task/prediction.h>
+#include <meshgrad/train/learn/task/task.h>
 
 #include <functional>
 #include <optional>

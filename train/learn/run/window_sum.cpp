@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 namespace meshgrad {
@@ -175,14 +176,11 @@ void WindowSum::sum_losses(double window_weight, Optimizer& optimizer) {
   losses_.push_back(state.window_penalty);
   // Where the places are the samples', all ranks but one add 0 to each, which changes no bits.
   all_reduce(ranks_, std::span(losses_), kLosses);
-  state.window_penalty = losses_.back();
-  losses_.pop_back();
-  state.batches_without_room = without_room_before_ + static_cast<int64_t>(losses_.back());
-  losses_.pop_back();
-  state.non_finite_losses = non_finite_before_ + static_cast<int64_t>(losses_.back());
-  losses_.pop_back();
-  state.window_loss = 0.0;
-  for (const double loss : losses_) state.window_loss += loss;
+  const auto counts = losses_.end() - 3;
+  state.non_finite_losses = non_finite_before_ + static_cast<int64_t>(counts[0]);
+  state.batches_without_room = without_room_before_ + static_cast<int64_t>(counts[1]);
+  state.window_penalty = counts[2];
+  state.window_loss = std::accumulate(losses_.begin(), counts, 0.0);
   state.window_weight = window_weight;
   optimizer.set_state(state);
 }

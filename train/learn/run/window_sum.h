@@ -9,9 +9,9 @@
 // the whole arena for every sample.
 #pragma once
 #include <meshgrad/engine/ranks/bucket_sum.h>
+#include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/step_cache.h>
-#include <meshgrad/train/learn/run/window_deal.h>
 
 #include <memory>
 #include <string>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/nn/normalizer.h>
+// MeshTask::validate: what is doubtful about the data, but stops no run.
 #include <meshgrad/train/data/quiet_split.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
-#include <meshgrad/train/learn/task/sample.h>
+#include <meshgrad/train/learn/task/mesh_task.h>
 
 #include <fmt/format.h>
 
@@ -11,7 +10,6 @@
 #include <span>
 
 namespace meshgrad {
-
 namespace {
 
 void warn_of_noise(const Dataset& dataset, const FieldSelection& fields, const NoiseOptions& options,
@@ -68,33 +66,7 @@ void warn_of_scales(const Dataset& dataset, const FieldSelection& fields, const 
 
 }  // namespace
 
-std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned) {
-  std::vector<std::string> warnings;
-  const auto check = [&](const Normalizer& columns, size_t first, const FieldInfo& field, const char* what) {
-    const std::vector<double> squares = columns.squared_deviations();
-    const auto own = std::span(squares).subspan(first, static_cast<size_t>(field.components));
-    const double largest = *std::max_element(own.begin(), own.end());
-    if (largest <= 0 || std::sqrt(largest / columns.count()) > Normalizer::kSmallestDeviation) return;
-    warnings.push_back(fmt::format(
-        "{} less than {:g} so far; such values count as constant and are not normalised: append the "
-        "field in a smaller unit",
-        field.name + what, Normalizer::kSmallestDeviation));
-  };
-  size_t column = 0;
-  for (const FieldSelection::Input& input : fields.inputs) {
-    check(learned.nodes, column, input.field, " has varied by");
-    column += static_cast<size_t>(input.field.components);
-  }
-  column = 0;
-  for (const FieldInfo& target : fields.targets) {
-    check(learned.targets, column, target, ": what is predicted of it has varied by");
-    column += static_cast<size_t>(target.components);
-  }
-  return warnings;
-}
-
-std::vector<TaskWarning> data_warnings(const Dataset& dataset, const FieldSelection& fields,
-                                       const Config& config) {
+std::vector<TaskWarning> MeshTask::validate(const Config& config) const {
   std::vector<TaskWarning> warnings;
   for (const std::string& line : dataset.warnings()) warnings.push_back({"data.path", line});
   if (fields.over_time) warn_of_noise(dataset, fields, noise_of(config), warnings);

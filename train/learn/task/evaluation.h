@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good a trained model is: of tasks on meshes the errors of each target field over the predicted nodes,
-// in physical units; of others their own metrics.
+// Predictions of a trained model in physical units, and how good they are: of tasks on meshes the errors of
+// each target field over the predicted nodes, in physical units; of others their own metrics.
 #pragma once
 #include <meshgrad/train/learn/task/task.h>
 
@@ -23,6 +23,20 @@ struct TrainedModel {
   MeshParts* parts = nullptr;  ///< computes each mesh in parts; null: whole
 };
 
+/// Target fields one frame after t (without time: of frame t), [nodes, outputs]: predicted on predicted
+/// nodes, as in `state` elsewhere.
+std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
+                                const TrajectoryView& trajectory, int64_t t, const FieldState& state);
+
+/// Feeds predictions back as inputs, from the first frame that has the neighbours it needs. Nodes that are
+/// not predicted take the data's values, or keep their initial ones. A trajectory that is too short has no
+/// frame.
+void roll_out(const TrainedModel& trained, const MeshTask& task, const TrajectoryView& trajectory,
+              const RolloutOptions& options, const std::function<void(const RolloutFrame&)>& one_frame);
+
+/// Frames that roll_out makes.
+int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory, const RolloutOptions& options);
+
 /// Sums of errors, field by field; every compared value counts the same.
 class FieldErrors {
  public:
@@ -43,12 +57,5 @@ class FieldErrors {
   std::vector<FieldInfo> targets_;
   std::vector<Sums> sums_;
 };
-
-/// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
-std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
-                                           const std::vector<FieldError>& reference);
-
-/// Throws ConfigError for an unknown split, and for one without anything to predict.
-Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);
 
 }  // namespace meshgrad

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 namespace meshgrad {
@@ -45,42 +46,6 @@ Tensor gather_rows(Ranks& ranks, const Tensor& owned, std::span<const Part* cons
   all_gather_bytes(ranks, places, "prediction");
   for (size_t i = 0; i < parts.size(); ++i) place_rows(rows[i], *parts[i], whole);
   return whole;
-}
-
-/// Throws DataError on every rank unless each two agree on the rows between them. `numbers` are those of
-/// nodes at their owners.
-void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numbers) {
-  std::vector<std::vector<int64_t>> expected(static_cast<size_t>(ranks.size())), sent(expected);
-  const auto number_of = [&](int32_t node) {
-    return numbers[static_cast<size_t>(part.nodes[static_cast<size_t>(node)])];
-  };
-  auto ghost = static_cast<int32_t>(part.owned);
-  auto from = part.sent.begin();
-  for (const Neighbour& neighbour : part.neighbours) {
-    const auto rank = static_cast<size_t>(neighbour.rank);
-    for (int64_t i = 0; i < neighbour.ghosts; ++i) expected[rank].push_back(number_of(ghost++));
-    for (int64_t i = 0; i < neighbour.sent; ++i) sent[rank].push_back(number_of(*from++));
-  }
-  const std::vector<std::vector<int64_t>> wanted = exchange_lists(ranks, expected, "ghosts of parts");
-  const auto other = std::mismatch(wanted.begin(), wanted.end(), sent.begin()).first - wanted.begin();
-  const bool fits = other == ranks.size();
-  if (!agree(ranks, !fits, "ghosts of parts")) return;
-  constexpr const char* kFix =
-      "give each rank every cell or edge that has one of its own nodes, and each ghost its owner and number";
-  const std::vector<int64_t> others = all_gather(ranks, int64_t{other}, "ghosts of parts");
-  if (fits) {
-    const auto first = std::ranges::find_if(others, [&](int64_t rank) { return rank != ranks.size(); });
-    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders",
-                     fmt::format("ranks {} and {} with different lists", first - others.begin(), *first),
-                     kFix);
-  }
-  const auto index = static_cast<size_t>(other);
-  throw data_error(fmt::format("mesh in parts: ranks {} and {}", ranks.rank(), other),
-                   fmt::format("the {} nodes that edges of rank {} make neighbours of rank {}",
-                               sent[index].size(), ranks.rank(), other),
-                   fmt::format("{} ghosts there, the first different one at {}", wanted[index].size(),
-                               std::ranges::mismatch(wanted[index], sent[index]).in1 - wanted[index].begin()),
-                   kFix);
 }
 
 template <class T>
@@ -139,47 +104,31 @@ MeshCut mesh_cut(const RanksConfig& config) {
   return cut;
 }
 
-MeshParts::MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks)
-    : runtime_(runtime),
-      cut_(std::move(cut)),
-      ranks_(&ranks),
-      exchange_(std::make_shared<RankHaloExchange>(ranks)),
-      count_(ranks.size()) {}
-
-MeshParts::MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks)
-    : runtime_(runtime),
-      given_(std::move(given)),
-      ranks_(&ranks),
-      exchange_(std::make_shared<RankHaloExchange>(ranks)),
-      count_(ranks.size()) {}
-
-MeshParts::MeshParts(Runtime& runtime, MeshCut cut, int64_t parts)
-    : runtime_(runtime), cut_(std::move(cut)), count_(parts) {}
-
-const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
-  const auto found = owners_.find(mesh.index);
-  if (found != owners_.end()) return found->second;
-  if (owners_.size() >= kMostKnown) owners_.clear();
-  return owners_[mesh.index] = cut_.owners(mesh, count_);
-}
-
-Part MeshParts::given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges) {
-  std::vector<int32_t> owners;
-  std::vector<int64_t> numbers;
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    const GivenPart& given = given_.at(static_cast<size_t>(meshes[i].index));
-    const int64_t first = static_cast<int64_t>(i) << 32U;
-    for (int64_t node = 0; node < given.owned(meshes[i]); ++node) {
-      owners.push_back(ranks_->rank());
-      numbers.push_back(first + node);
+PartMaker cut_parts(MeshCut cut, int64_t count) {
+  return [cut = std::move(cut), count, owners = std::map<int64_t, std::vector<int32_t>>()](
+             std::span<const MeshView> meshes, std::span<const SortedEdges> edges, int64_t number) mutable {
+    std::vector<int32_t> all;
+    for (const MeshView& mesh : meshes) {
+      auto own = owners.find(mesh.index);
+      if (own == owners.end()) {
+        if (owners.size() >= kMostKnown) owners.clear();
+        own = owners.emplace(mesh.index, cut.owners(mesh, count)).first;
+      }
+      all.insert(all.end(), own->second.begin(), own->second.end());
     }
-    owners.insert(owners.end(), given.ghost_owner.begin(), given.ghost_owner.end());
-    for (const int32_t number : given.ghost_number) numbers.push_back(first + number);
-  }
-  Part part = make_part(owners, ranks_->rank(), count_, edges, numbers);
-  check_borders(*ranks_, part, numbers);
-  return part;
+    return make_part(all, static_cast<int32_t>(number), count, edges);
+  };
 }
+
+MeshParts::MeshParts(Runtime& runtime, PartMaker make, Ranks& ranks)
+    : runtime_(runtime),
+      make_(std::move(make)),
+      ranks_(&ranks),
+      exchange_(std::make_shared<RankHaloExchange>(ranks)),
+      count_(ranks.size()) {}
+
+MeshParts::MeshParts(Runtime& runtime, PartMaker make, int64_t parts)
+    : runtime_(runtime), make_(std::move(make)), count_(parts) {}
 
 MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,
                                    int64_t number) {
@@ -192,14 +141,7 @@ MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const Graph
     known_.splice(known_.begin(), known_, found);
     return known_.front();
   }
-  std::vector<int32_t> owners;
-  for (const MeshView& mesh : meshes) {
-    if (!given_.empty()) break;
-    const std::vector<int32_t>& own = owners_of(mesh);
-    owners.insert(owners.end(), own.begin(), own.end());
-  }
-  Part part = given_.empty() ? make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole))
-                             : given_part(meshes, sorted_edges(whole));
+  Part part = make_(meshes, sorted_edges(whole), number);
   if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
   known_.push_front({std::move(numbers), number, std::move(part), nullptr});
   return known_.front();
@@ -213,11 +155,6 @@ void MeshParts::use(const std::shared_ptr<const DeviceRanks>& between_gpus) {
 
 void MeshParts::begin_batch(const GraphBatch& whole) {
   if (whole.has_edges(kWorldEdges)) known_.clear();
-}
-
-void MeshParts::check(const MeshView& mesh) {
-  const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
-  given_part({&mesh, 1}, {&edges, 1});
 }
 
 const Part& MeshParts::part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number) {

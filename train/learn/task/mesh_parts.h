@@ -12,8 +12,9 @@
 #include <meshgrad/train/learn/task/batch_layout.h>
 #include <meshgrad/train/learn/task/sample.h>
 
+#include <functional>
 #include <list>
-#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,23 +33,18 @@ struct MeshCut {
 /// ConfigError for METIS in a build without it.
 MeshCut mesh_cut(const RanksConfig& config);
 
-/// A rank's part of a mesh that a host application has partitioned. The mesh's arrays are those of the part
-/// alone: the nodes that the rank owns, then its ghost nodes, and every edge of an owned node.
-struct GivenPart {
-  std::vector<int32_t> ghost_owner;   ///< [ghosts]: the rank
-  std::vector<int32_t> ghost_number;  ///< [ghosts]: of the node among those of its owner
-  int64_t owned(const MeshView& mesh) const { return mesh.nodes - static_cast<int64_t>(ghost_owner.size()); }
-};
+/// Makes a part of the disjoint union of meshes, whose edges are sorted by receiver.
+using PartMaker =
+    std::function<Part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges, int64_t number)>;
+/// The parts of meshes that are cut into `count`. It keeps how the last ones were cut.
+PartMaker cut_parts(MeshCut cut, int64_t count);
 
 class MeshParts {
  public:
   /// A part for each rank. References outlive it.
-  MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks);
-  /// The parts that a host application gives: given[i] of the mesh with index i. Batches hold this rank's
-  /// part alone, so part() and halo() are collective, of this rank's number, and predict() is not for these.
-  MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks);
+  MeshParts(Runtime& runtime, PartMaker make, Ranks& ranks);
   /// This many parts, one after another in this process.
-  MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
+  MeshParts(Runtime& runtime, PartMaker make, int64_t parts);
 
   int64_t count() const { return count_; }
   /// Rows go between GPUs from now on instead of through host memory; null changes nothing.
@@ -57,13 +53,8 @@ class MeshParts {
   /// ghosts nor edges are those of the batch before.
   void begin_batch(const GraphBatch& whole);
   bool in_turn() const { return ranks_ == nullptr; }
-  /// Of a given part: the nodes of a mesh that this rank owns.
-  int64_t owned(const MeshView& mesh) const { return given_.at(static_cast<size_t>(mesh.index)).owned(mesh); }
   int64_t rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
 
-  /// Of given parts: throws DataError on every rank unless they agree on the nodes at the borders of this
-  /// mesh. Collective.
-  void check(const MeshView& mesh);
   /// One part of the disjoint union of these meshes, whose graph lies on the host.
   const Part& part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
   std::vector<Part> all(std::span<const MeshView> meshes, const GraphBatch& whole);
@@ -82,17 +73,13 @@ class MeshParts {
     std::shared_ptr<const Halo> halo;  // where there are ranks
   };
   Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
-  const std::vector<int32_t>& owners_of(const MeshView& mesh);
-  Part given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges);
 
   Runtime& runtime_;
-  MeshCut cut_;
-  std::vector<GivenPart> given_;  // empty: meshes are cut here
+  PartMaker make_;
   Ranks* ranks_ = nullptr;
   std::shared_ptr<HaloExchange> exchange_;  // where there are ranks
   int64_t count_;
-  std::list<Known> known_;                          // most recently used first
-  std::map<int64_t, std::vector<int32_t>> owners_;  // of recent meshes
+  std::list<Known> known_;  // most recently used first
 };
 
 /// A model whose prediction is known: a task's loss then compares that.

@@ -13,10 +13,23 @@
 namespace meshgrad {
 namespace {
 
+/// Columns of a normaliser.
+struct Columns {
+  std::vector<double> mean, deviation;
+  void add(double one_mean, double one_deviation) {
+    mean.push_back(one_mean);
+    deviation.push_back(one_deviation);
+  }
+  void add(const FieldStatistics& stats) {
+    for (size_t c = 0; c < stats.mean.size(); ++c) add(stats.mean[c], stats.std[c]);
+  }
+  Normalizer normalizer() const { return Normalizer::fixed(mean, deviation); }
+};
+
 /// What the noise leaves in the target: see MeshDynamics::add_noise and write_targets.
 Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
   const FieldSelection& fields = task.fields;
-  std::vector<double> target_mean, target_deviation;
+  Columns columns;
   // A second change takes 1 + gamma of the last draw and gamma of those before.
   const auto draws = static_cast<double>(fields.config.history);
   const double last = (1.0 + noise.gamma) / std::sqrt(draws);
@@ -25,13 +38,13 @@ Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
   for (const FieldInfo& field : fields.targets) {
     const Quantity quantity = fields.predicted_quantity(field.name);
     const FieldStatistics stats = task.predicted_stats(field.name, quantity);
-    target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
     // Noise is added to what the model reads: another target keeps its own deviation. So does a value.
     const bool noisy = fields.reads(field.name) && quantity != Quantity::value;
     const double share = noise.of(field.name) * kept;
-    for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
+    for (size_t c = 0; c < stats.mean.size(); ++c)
+      columns.add(stats.mean[c], noisy ? std::hypot(stats.std[c], share) : stats.std[c]);
   }
-  return Normalizer::fixed(target_mean, target_deviation);
+  return columns.normalizer();
 }
 
 }  // namespace
@@ -180,36 +193,26 @@ Normalizers MeshTask::online_normalizers() const {
 }
 
 Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
-  std::vector<double> mean, deviation;
+  Columns nodes, edges, near;
   for (const FieldSelection::Input& input : fields.inputs) {
     const bool target = input.target_column >= 0;
     for (int64_t age = 0; age < (target ? fields.config.history : 1); ++age) {
       const bool change = fields.changes_only(input) || age > 0;
-      const FieldStatistics stats = dataset.field_stats(input.field.name, NodeTypeSet::all(),
-                                                        change ? Quantity::change : Quantity::value);
-      mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
-      deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+      nodes.add(dataset.field_stats(input.field.name, NodeTypeSet::all(),
+                                    change ? Quantity::change : Quantity::value));
     }
   }
   // Of known changes their root of the mean square, so that the 0 of other nodes stays 0.
   const NodeTypeSet kinematic(std::span(fields.config.kinematic_types));
   for (const FieldSelection::Input& known : fields.known_changes) {
     const FieldStatistics stats = dataset.field_stats(known.field.name, kinematic, Quantity::change);
-    mean.insert(mean.end(), stats.mean.size(), 0.0);
-    for (size_t c = 0; c < stats.mean.size(); ++c)
-      deviation.push_back(std::hypot(stats.mean[c], stats.std[c]));
+    for (size_t c = 0; c < stats.mean.size(); ++c) nodes.add(0.0, std::hypot(stats.mean[c], stats.std[c]));
   }
-  mean.insert(mean.end(), static_cast<size_t>(fields.config.node_types), 0.0);
-  deviation.insert(deviation.end(), static_cast<size_t>(fields.config.node_types), 1.0);
-  FieldStatistics edges;
-  if (fields.world_position) edges = displacement_stats(dataset, fields.world_position->field);
-  const FieldStatistics at_rest = dataset.edge_stats();
-  edges.mean.insert(edges.mean.end(), at_rest.mean.begin(), at_rest.mean.end());
-  edges.std.insert(edges.std.end(), at_rest.std.begin(), at_rest.std.end());
-  FieldStatistics near;
-  if (world.any()) near = displacement_stats(dataset, fields.world_position->field, world.options());
-  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std),
-          target_normalizer(*this, noise), Normalizer::fixed(near.mean, near.std)};
+  for (int64_t type = 0; type < fields.config.node_types; ++type) nodes.add(0.0, 1.0);
+  if (fields.world_position) edges.add(displacement_stats(dataset, fields.world_position->field));
+  edges.add(dataset.edge_stats());
+  if (world.any()) near.add(displacement_stats(dataset, fields.world_position->field, world.options()));
+  return {nodes.normalizer(), edges.normalizer(), target_normalizer(*this, noise), near.normalizer()};
 }
 
 FieldStatistics MeshTask::predicted_stats(const std::string& field, Quantity which) const {

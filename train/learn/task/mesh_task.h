@@ -4,7 +4,6 @@
 // MeshDynamics and SteadyField hold one; Task::mesh() gives it to programs that are about meshes.
 #pragma once
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/training_loss.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
@@ -34,9 +33,11 @@ class MeshTask {
     dataset.read_ahead(split, sample.trajectory);
   }
   TaskDescription describe() const;
-  std::vector<TaskWarning> validate(const Config& config) const {
-    return data_warnings(dataset, fields, config);
-  }
+  /// Under "train.noise", targets over time whose change has a standard deviation that the noise is not
+  /// within 0.01 to 1 times of. Under "scale", what varies, but by less than a Normalizer takes for a
+  /// constant: it would reach the model almost as zeros. Under "data.valid_split", a split that changes too
+  /// little to tell models apart (quiet_split).
+  std::vector<TaskWarning> validate(const Config& config) const;
   std::string describe_sampling(std::string_view split, double visits) const {
     return loss.describe_sampling(*this, split, visits);
   }

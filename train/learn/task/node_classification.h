@@ -9,7 +9,7 @@
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/recomputation.h>
-#include <meshgrad/train/learn/task/task_text.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <string>
 #include <string_view>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training sample is made of: where it lies in the data, and its noise.
+// What a training sample is made of: where it lies in the data, and its noise; and what a task says of
+// samples and itself to reports, `plan`, `init` and `check`.
 #pragma once
 #include <meshgrad/train/learn/config/config.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -56,5 +58,24 @@ struct NoiseOptions {
 
 /// The noise of training samples.
 NoiseOptions noise_of(const Config& config);
+
+/// Columns of a model's input or output that belong together.
+struct ColumnGroup {
+  std::string name;
+  int64_t width = 0;
+};
+
+struct TaskDescription {
+  std::string sample;  ///< what one takes of the data: "3 frames in a row"
+  /// Predictions lead from a frame to the next, so that the time between them matters.
+  bool over_time = false;
+  std::vector<ColumnGroup> node_inputs, edge_inputs, outputs;
+};
+
+/// What is doubtful about a configuration and its data for the task, but stops no run.
+struct TaskWarning {
+  std::string_view key;  ///< the key that is concerned, or "scale"
+  std::string text;
+};
 
 }  // namespace meshgrad

@@ -4,7 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/training_data.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 

@@ -2,7 +2,7 @@
 // What a configuration makes of its data, and what is doubtful about the two together.
 #pragma once
 #include <meshgrad/train/convert/data_check.h>
-#include <meshgrad/train/learn/task/task_text.h>
+#include <meshgrad/train/learn/task/sample.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <optional>

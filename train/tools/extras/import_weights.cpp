@@ -3,7 +3,7 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
-#include <meshgrad/train/learn/run/checkpoint_extra.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/task/task.h>

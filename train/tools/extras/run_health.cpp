@@ -5,9 +5,9 @@
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config.h>
-#include <meshgrad/train/learn/run/folder_lock.h>
-#include <meshgrad/train/learn/run/initial_weights.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/run_folder.h>
+#include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/tools/extras/health.h>
 #include <meshgrad/train/tools/program/progress.h>
 

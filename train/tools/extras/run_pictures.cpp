@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/task/evaluation.h>
-#include <meshgrad/train/learn/task/rollout.h>
 #include <meshgrad/train/tools/extras/run_pictures.h>
 #include <meshgrad/train/tools/program/field_frame.h>
 

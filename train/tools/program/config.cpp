@@ -26,7 +26,7 @@ Config resolve(const ConfigOptions& options) {
 }
 
 int run_default(const ConfigOptions& options, const GlobalOptions&) {
-  print_result(to_toml(resolve(options), TomlComments::on));
+  print_result(commented_toml(resolve(options)));
   return kExitOk;
 }
 

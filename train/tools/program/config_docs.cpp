@@ -32,11 +32,12 @@ struct SchemaMaker {
     entry["maxLength"] = kLongestText;
   }
   void operator()(const TextListKey& type) const {
-    list(type.least);
-    entry["items"] = {{"type", "string"}, {"minLength", 1}};
-    if (type.names == nullptr) return;
-    entry["items"] = {{"enum", OrderedJson::array()}};
-    for (const std::string_view name : type.names()) entry["items"]["enum"].push_back(name);
+    OrderedJson texts;
+    SchemaMaker{texts}.list(type.least);
+    texts["items"] = {{"type", "string"}, {"minLength", 1}};
+    if (type.names != nullptr) texts["items"] = {{"enum", type.names()}};
+    if (type.words.empty()) return entry.update(texts);
+    entry["anyOf"] = {texts, {{"enum", type.words}}};
   }
   void operator()(const IntegerListKey& type) const {
     list(type.least);
@@ -119,6 +120,21 @@ std::string config_summary() {
   for (const ConfigKey& key : config_keys()) {
     const std::string setting = fmt::format("{} = {}", full_name(key), toml_literal(key, Config{}));
     text += "  " + setting + "\n" + wrapped(key.help, kTextWidth, "      ", "      ") + "\n";
+  }
+  return text;
+}
+
+std::string commented_toml(const Config& config) {
+  std::string text;
+  std::string_view section;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.section != section) {
+      section = key.section;
+      text += fmt::format("\n[{}]\n", section);
+    }
+    const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
+    text += wrapped(fmt::format("{}{} ({})", key.help, unit, describe_type(key)), kTextWidth, "# ", "# ");
+    text += fmt::format("\n{} = {}\n", key.name, toml_literal(key, config));
   }
   return text;
 }

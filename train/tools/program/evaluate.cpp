@@ -18,6 +18,16 @@
 namespace meshgrad::cli {
 namespace {
 
+/// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
+std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
+                                           const std::vector<FieldError>& reference) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (!(ours[i].rmse <= reference[i].rmse)) names.push_back(ours[i].name);
+  }
+  return names;
+}
+
 struct EvaluateCommand {
   std::string run;
   std::string checkpoint = "best";

@@ -5,8 +5,29 @@
 #include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/output.h>
 
+#include <fmt/format.h>
+
 namespace meshgrad::cli {
 namespace {
+
+std::string gibibytes(int64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0));
+}
+
+std::string text_of(const MachineInfo& machine) {
+  std::string text = fmt::format("meshgrad  {} ({}, {})\n", machine.version, machine.compiler,
+                                 machine.cuda_build ? "with CUDA" : "without CUDA");
+  text += fmt::format("cpu       {}\n", machine.cpu.empty() ? "unknown" : machine.cpu);
+  text += fmt::format("isa       {} (of {})\n", machine.isa, fmt::join(machine.isas, ", "));
+  text += fmt::format("cpus      {}\n", machine.cpus);
+  text += fmt::format("memory    {}\n", gibibytes(machine.memory_bytes));
+  for (const CudaDevice& gpu : machine.gpus) {
+    text += fmt::format("gpu       {}, {}, compute capability {}.{}\n", gpu.name, gibibytes(gpu.memory_bytes),
+                        gpu.major, gpu.minor);
+  }
+  if (machine.gpus.empty()) text += "gpu       none\n";
+  return text + fmt::format("device    {} (what device = \"auto\" resolves to)\n", machine.default_device);
+}
 
 struct InfoOptions {
   std::string path;
@@ -30,7 +51,7 @@ int run(const InfoOptions& options, const GlobalOptions&) {
   if (options.json) {
     print_result(to_json(machine));
   } else {
-    print_text(to_text(machine));
+    print_text(text_of(machine));
   }
   return kExitOk;
 }

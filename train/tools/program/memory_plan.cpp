@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
+#include <meshgrad/train/learn/task/upload.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <fmt/format.h>
@@ -46,7 +48,7 @@ std::string settings_of(const Config& config) {
 
 std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& config) {
   try {
-    return probe.measure(config);
+    return measured_memory(probe, config);
   } catch (const OutOfMemory&) {
     return std::nullopt;
   }
@@ -74,7 +76,7 @@ std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, 
   if (plan.peaks.empty()) return std::nullopt;
   const DevicePeaks& peaks = device_peaks(plan.peaks);
   StepBound bound;
-  for (const WorkTrace::Call& call : probe.kernel_calls(config, plan.bounded)) {
+  for (const WorkTrace::Call& call : kernel_calls(probe, config, plan.bounded)) {
     bound.ms += 1e3 * least_seconds(call.work, peaks, config.precision, config.tf32);
     bound.work += call.work;
   }
@@ -188,6 +190,49 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
 
 }  // namespace
 
+StepMemory measured_memory(const StepProbe& probe, const Config& config) {
+  RuntimeOptions options = dry_options(config, probe.device());
+  options.dry = false;
+  options.allocator = config.memory;
+  options.allocator.history = 0;
+  ProbedStep step(std::move(options), config, probe.dataset());
+  Runtime& runtime = step.runtime;
+  const Task& task = step.task;
+  runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
+
+  const std::string& split = config.data.train_split;
+  const std::vector<Sample> samples = largest_samples(config, task);
+  Normalizers normalizers = task.online_normalizers();
+  const BatchLayout layout = step.steps.layout(task.shape(split, samples));
+  Uploader uploader(runtime, 2, layout.bytes());
+  SampleScratch scratch;
+  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
+  // second.
+  constexpr int kSteps = 3;
+  for (int run = 0; run < kSteps; ++run) {
+    const StoragePtr staged = uploader.stage(layout.bytes());
+    const Batch batch = layout.batch(staged);
+    task.write(batch, split, samples, {}, normalizers, false, scratch);
+    *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config.train.batch);
+    step.steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
+    step.steps.update();
+  }
+  runtime.stream().synchronize();
+  return step.memory();
+}
+
+std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
+                                          const BatchShape& shape) {
+  Config plain = config;
+  plain.graphs = GraphsMode::off;  // a captured step counts on the device
+  plain.memory.plan_steps = false;
+  ProbedStep step(dry_options(plain, probe.device()), plain, probe.dataset());
+  const WorkTrace trace;
+  step.run(step.steps.layout(shape));
+  step.steps.update();
+  return trace.calls();
+}
+
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
   constexpr std::string_view kCuda = "cuda";
@@ -236,7 +281,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.bound = bound_of(probe, step, plan);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
-    plan.step = probe.measure(step);
+    plan.step = measured_memory(probe, step);
     correction = correction_of(probe, step, plan.step);
     plan.budget = memory_budget(probe, config, plan.room, correction);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshgrad plan: the memory of a step, the largest batch, what to choose and what to change.
 #pragma once
+#include <meshgrad/kernels/work.h>
 #include <meshgrad/train/learn/planning/plan.h>
 
 #include <map>
@@ -76,6 +77,13 @@ struct PlanOptions {
 /// a device that is not there (a predicted plan needs none), and OutOfMemory when a measured step does not
 /// fit.
 MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
+
+/// Takes as much as the step, and as long. Throws OutOfMemory.
+StepMemory measured_memory(const StepProbe& probe, const Config& config);
+/// The kernel calls of a step of one batch of this shape, whose rows are all real, and of its update, by a
+/// dry run.
+std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
+                                          const BatchShape& shape);
 
 /// The device that `config` names, for a plan: a predicted one does without it.
 Device planned_device(const Config& config, PlanMode mode);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/run/part_step.h>
@@ -7,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -29,6 +30,88 @@ void check(const Config& config, const PlanOptions& options) {
     throw config_error("train.batch", "a number, with --ranks", "\"auto\"", "set train.batch = 1");
 }
 
+/// The first trajectory of the training split on the largest mesh.
+TrajectoryView largest_trajectory(const Dataset& dataset, const std::string& split) {
+  const auto size = [&](int64_t i) {
+    const Dataset::MeshSizes mesh = dataset.mesh_sizes(split, i);
+    return std::pair(mesh.edges, mesh.nodes);
+  };
+  int64_t largest = 0;
+  for (int64_t i = 1; i < dataset.size(split); ++i)
+    if (size(i) > size(largest)) largest = i;
+  return dataset.trajectory(split, largest);
+}
+
+/// Counts what would be sent.
+class DryExchange final : public HaloExchange {
+ public:
+  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor&) override {
+    return start(sent);
+  }
+  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor&) override {
+    return start(d_ghosts);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  /// In flight, as it is between ranks: kernels then have the memory that they have there.
+  class DryFlight final : public Flight {
+    void wait() override {}
+  };
+  std::unique_ptr<Flight> start(const Tensor& sent) {
+    bytes_ += sent.bytes();
+    return std::make_unique<DryFlight>();
+  }
+
+  int64_t bytes_ = 0;
+};
+
+/// Of a batch of `copies` of the part's mesh.
+std::shared_ptr<Halo> dry_halo(Runtime& runtime, const Part& part, int64_t copies,
+                               std::shared_ptr<HaloExchange> exchange) {
+  std::vector<Neighbour> neighbours = part.neighbours;
+  for (Neighbour& neighbour : neighbours) {
+    neighbour.sent *= copies;
+    neighbour.ghosts *= copies;
+  }
+  std::vector<int32_t> sent;
+  for (int64_t copy = 0; copy < copies; ++copy) sent.insert(sent.end(), part.sent.begin(), part.sent.end());
+  Halo halo = make_halo(runtime, copies * part.owned, std::move(neighbours), sent, std::move(exchange));
+  halo.interior = copies * part.interior;
+  if (runtime.stream().on_gpu()) {
+    const PartEdges& edges = part.edges(kMeshEdges);
+    const auto indices = [&](int64_t count) {
+      return Tensor::empty(runtime, Shape{count}, DType::i32, Tag::data, "halo");
+    };
+    halo.interior_edges = copies * edges.interior;
+    halo.border_receivers = indices(copies * (edges.edges() - edges.interior));
+    halo.border_offsets = indices(copies * (part.owned - part.interior) + 1);
+  }
+  return std::make_shared<Halo>(std::move(halo));
+}
+
+/// A step of a rank that computes this part of each mesh in a batch.
+PlannedPart plan_part(const StepProbe& probe, const Config& config, const Part& part) {
+  const int64_t batch = config.train.batch;
+  PlannedPart plan{.nodes = batch * part.owned,
+                   .edges = batch * part.edges(kMeshEdges).edges(),
+                   .ghosts = batch * part.ghosts(),
+                   .sent = batch * static_cast<int64_t>(part.sent.size()),
+                   .neighbours = static_cast<int64_t>(part.neighbours.size())};
+  ProbedStep step(dry_options(config, probe.device()), config, probe.dataset());
+  BatchLayout layout = step.steps.layout({.nodes = plan.nodes,
+                                          .edges = plan.edges,
+                                          .ghosts = plan.ghosts,
+                                          .world_edges = world_room(config.data, plan.nodes),
+                                          .graphs = batch});
+  const auto exchange = std::make_shared<DryExchange>();
+  layout.set_halo(dry_halo(step.runtime, part, batch, exchange));
+  const int steps = step.repeat(layout);
+  plan.halo_bytes = config.train.accumulate * exchange->bytes() / steps;
+  plan.memory = step.memory();
+  return plan;
+}
+
 }  // namespace
 
 PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ranks) {
@@ -41,23 +124,15 @@ PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ra
   plan.usable = static_cast<int64_t>(config.plan.target_utilization *
                                      static_cast<double>(plan.room.total - plan.room.context));
   const StepProbe probe(Dataset::open(config.data.path).with_edges(edge_options(config.data)), plan.device);
-  const TrajectoryView trajectory = probe.largest_trajectory(config);
+  const TrajectoryView trajectory = largest_trajectory(probe.dataset(), config.data.train_split);
   const MeshView mesh = trajectory.mesh();
   const SortedEdges edges{mesh.senders, mesh.receiver_offsets, kMeshEdges};
   const std::vector<int32_t> owners = mesh_cut(config.ranks).owners(mesh, ranks);
   plan.fits = true;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const Part part = make_part(owners, static_cast<int32_t>(rank), ranks, {&edges, 1});
-    const StepProbe::PartStep step = probe.predict_part(config, part);
-    const int64_t batch = config.train.batch;
-    plan.parts.push_back({.nodes = batch * part.owned,
-                          .edges = batch * part.edges(kMeshEdges).edges(),
-                          .ghosts = batch * part.ghosts(),
-                          .sent = batch * static_cast<int64_t>(part.sent.size()),
-                          .neighbours = static_cast<int64_t>(part.neighbours.size()),
-                          .halo_bytes = config.train.accumulate * step.sent_bytes,
-                          .memory = step.memory});
-    plan.fits = plan.fits && step.memory.reserved <= plan.usable;
+    plan.parts.push_back(plan_part(probe, config, part));
+    plan.fits = plan.fits && plan.parts.back().memory.reserved <= plan.usable;
   }
   plan.gradient_bytes = 2 * (ranks - 1) * plan.parts.front().memory.of(Tag::gradients) / ranks;
   return plan;

@@ -2,7 +2,7 @@
 // Predictions as files that people look at: VTU for ParaView, and pictures.
 #pragma once
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/task/rollout.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 
 namespace meshgrad {
 

@@ -4,7 +4,6 @@
 #include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
-#include <meshgrad/train/learn/run/append_file.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/program/command.h>

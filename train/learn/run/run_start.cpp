@@ -2,9 +2,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
-#include <meshgrad/train/learn/run/resume_check.h>
+#include <meshgrad/train/learn/run/run_start.h>
 
 #include <fmt/format.h>
 
@@ -50,6 +49,14 @@ IntactCheckpoint newest_intact_checkpoint(const fs::path& folder) {
   return newest;
 }
 
+fs::path initial_checkpoint(const std::string& init) {
+  if (fs::is_directory(init)) return find_checkpoint(init, "best");
+  if (path_exists(init)) return init;
+  throw config_error("train.init", "a checkpoint, or the folder of a run",
+                     "\"" + init + "\", which does not exist",
+                     "name RUN/checkpoints/best.safetensors, relative to the folder that train runs in");
+}
+
 }  // namespace
 
 fs::path checkpoint_to_resume(const fs::path& run, const fs::path& file,
@@ -87,6 +94,31 @@ void check_same_run(const std::filesystem::path& checkpoint, const Config& confi
   throw config_error(key, "the value that " + checkpoint.string() + " was trained with",
                      toml_literal(*find_key(key), config),
                      "use the run's config.resolved.toml, or start a new run with another run.dir");
+}
+
+bool keeps_normalizers(const Config& config) {
+  return !config.train.init.empty() && config.train.init_normalizers == InitNormalizers::keep;
+}
+
+bool learns_normalizers(const Config& config) {
+  return config.normalize.mode == NormalizeMode::online && !keeps_normalizers(config);
+}
+
+std::string load_initial_weights(const Config& config, const Task& task, const Stream& stream,
+                                 const ParameterSet& parameters, Normalizers& normalizers) {
+  const fs::path checkpoint = initial_checkpoint(config.train.init);
+  const bool keep = keeps_normalizers(config);
+  const auto trained = checkpoint_training_data(checkpoint);
+  if (keep && trained) {
+    // Normalisers mean nothing for values of another dt (targets are changes over it) or with other offsets.
+    if (const auto other = find_other_data(checkpoint.string(), *trained, task, config)) {
+      throw config_error("train.init_normalizers", other->needed, other->got,
+                         "set train.init_normalizers = \"refit\"");
+    }
+  }
+  load_weights(checkpoint, stream, parameters, keep ? &normalizers : nullptr);
+  return fmt::format("starts from the weights of {}; its normalisers are {}", checkpoint.string(),
+                     keep ? "kept" : "fitted again");
 }
 
 }  // namespace meshgrad
