@@ -163,9 +163,8 @@ class GateTest(unittest.TestCase):
         self.assertEqual(list(self.verdicts().items()), [(name, "ok") for name in CORE])
         self.assertRegex(ended.stdout.splitlines()[0], r"^ok +environment +[0-9.]+ s  ")
         # The fastest of our rows of a size, the ratios to PyTorch, a step's launches.
-        page = self.results("md")
-        self.assertIn(page, ended.stdout)
-        for line in ("# NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
+        page = ended.stdout
+        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
                      "| train, 100 nodes | 1.000 | none | none |",
                      "No bounds: peaks are known of NVIDIA A100-SXM4-80GB, ", "| edge_backward | 15 | 4.000 |"):
             self.assertIn(line, page)
@@ -175,12 +174,12 @@ class GateTest(unittest.TestCase):
         self.assertEqual(results["counters"], {"edge_forward": {"dram__bytes.sum": 2048.0}})
         self.assertEqual(results["clocks"][0]["clocks.max.sm"], "1980 MHz")
 
-    def test_both_groups_are_one_answer_in_three_files(self):
+    def test_both_groups_are_one_answer_in_two_files(self):
         self.fake_python()
         self.assertEqual(self.gate("core").returncode, 0)
         self.assertEqual(self.gate("deep").returncode, 0)
         files = [path for path in self.out.rglob("*") if path.is_file()]
-        self.assertEqual(sorted(path.suffix for path in files), [".json", ".log", ".md"])
+        self.assertEqual(sorted(path.suffix for path in files), [".json", ".log"])
         self.assertEqual(len(self.verdicts()), 19)
 
     def test_the_file_names_the_gpu_and_the_day(self):
@@ -189,6 +188,19 @@ class GateTest(unittest.TestCase):
                        env={"PATH": path}, check=True)
         (file,) = (self.bundle / "bench" / "results").glob("*.json")
         self.assertRegex(file.name, r"^nvidia-test-9000-\d{4}-\d\d-\d\d\.json$")
+
+    def test_the_page_of_results_is_made_from_their_files(self):
+        self.out = self.bundle / "bench" / "results"
+        self.out.mkdir(parents=True)
+        (self.out / "cpu.json").write_text('{"rows": [{"name": "a", "ms": 3.5}]}')
+        (self.out / "list.json").write_text('[{"name": "a", "ms": 3.5}]')
+        none = self.gate("--page")
+        self.assertEqual((none.returncode, none.stdout.splitlines()[-1]), (0, "There are none."))
+        shown = self.gate("environment").stdout
+        made = self.gate("--page").stdout
+        self.assertIn(made.partition("\n\n")[2], shown)
+        self.assertIn("## NVIDIA Test 9000\nCommit abc123, ", made)
+        self.assertNotIn("none", made)
 
     def test_without_a_gpu_it_exits_3(self):
         self.fake("tools/nvidia-smi", "echo 'No devices were found'; exit 6")
@@ -304,19 +316,15 @@ class GateTest(unittest.TestCase):
 
     def test_rows_stand_beside_their_bounds_on_a_card_whose_peaks_are_stated(self):
         for gpu, card in (("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200")):
-            self.gate("bench", "bench-long", GPU=gpu)
-            (file,) = self.out.glob("*.json")
-            results = json.loads(file.read_text())
-            self.assertEqual([row["gpu"] for row in results["bounds"]], [card] * 3)
-            page = file.with_suffix(".md").read_text()
+            page = self.gate("bench", "bench-long", GPU=gpu).stdout
+            self.assertEqual([row["gpu"] for row in self.results()["bounds"]], [card] * 3)
             self.assertIn("| step/train/f16 | 3.000 | 0.500 | 6.00 |\n| kernel/y/f16 | 0.500 | 0.400 | 1.25 |\n", page)
             self.assertNotIn("No bounds", page)
             shutil.rmtree(self.out)
 
     def test_another_card_has_no_bounds(self):
         for gpu in ("NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-40GB"):
-            self.gate("bench", GPU=gpu, NO_BOUND="1")
-            self.assertIn("No bounds", self.results("md"))
+            self.assertIn("No bounds", self.gate("bench", GPU=gpu, NO_BOUND="1").stdout)
             self.assertEqual(self.verdicts(), {"bench": "ok"})
             shutil.rmtree(self.out)
 
