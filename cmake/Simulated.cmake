@@ -15,12 +15,10 @@ endif()
 
 # The host's compiler makes a call of each access to memory, and of each index outside its array and address that
 # is not aligned for its type, which the runner answers; -g1 gives it lines. Registers start as a pattern: a value
-# of a lane that computed none is then no likely one. Not in fused/, of which GCC 12 then makes wrong addresses.
+# of a lane that computed none is then no likely one.
 function(meshgrad_kernel_sources)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-O2;-g1;-fsanitize=thread;-fsanitize=bounds-strict;-fsanitize=alignment;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
-  list(FILTER ARGN EXCLUDE REGEX "/fused/")
-  set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -ftrivial-auto-var-init=pattern)
+    "-O2;-g1;-fsanitize=thread;-fsanitize=bounds-strict;-fsanitize=alignment;--param=tsan-instrument-func-entry-exit=0;-ftrivial-auto-var-init=pattern;-Wno-unknown-pragmas")
 endfunction()
 
 file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)

@@ -54,7 +54,7 @@ __forceinline__ void launch(const char* name, void (*kernel)(Args), const Launch
                     &copied);
 #else
   simt::launch(name, shape.blocks, shape.threads, shape.shared_bytes, stream.native(),
-               [kernel, args] { kernel(args); });
+               simt::Call<Args>(kernel, args));
 #endif
   gpu::count_launch();
 #endif

@@ -79,6 +79,16 @@ void launch(const char* name, int64_t blocks, int threads, int shared_bytes, voi
   launch(name, blocks, threads, shared_bytes, stream, std::make_shared<Body>(std::move(body)), sizeof(Body),
          [](void* object) { (*static_cast<Body*>(object))(); });
 }
+/// A kernel with its arguments. With -ftrivial-auto-var-init=pattern GCC 12 clears the padding of closures,
+/// and of structs whose initialisers name all members, as if an array of structs in them took no room, and so
+/// a part of other members. Hence a constructor.
+template <class Args>
+struct Call {
+  void (*kernel)(Args);
+  Args args;
+  Call(void (*called)(Args), const Args& with) : kernel(called), args(with) {}
+  void operator()() const { kernel(args); }
+};
 
 template <class T>
 T* static_shared(size_t count, Location where = Location::current()) {

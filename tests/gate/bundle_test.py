@@ -86,6 +86,9 @@ class BundleTest(unittest.TestCase):
         ended = self.bundle()
         self.assertEqual(ended.returncode, 1)
         self.assertIn("[meshgrad info] needed to run in an empty root", ended.stderr)
+        self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
+        compile_to(self.built / "meshgrad-bench", "int main(int words, char**) { return words > 1 ? 3 : 0; }")
+        self.assertIn("[meshgrad-bench bound kernel/segment_sum/1M/f16 --gpu h100] needed", self.bundle().stderr)
 
     def test_tests_without_labels_are_refused(self):
         (self.built / "CTestTestfile.cmake").write_text('add_test(some "kernels_tests")\n')

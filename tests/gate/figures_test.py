@@ -3,6 +3,7 @@
 """tests/figures.py finds figures that disagree with the results."""
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,19 @@ class FiguresTest(unittest.TestCase):
                       "346 ms <!-- figure: other.json name=a/f32 ms -->",
                       "346 ms <!-- figure: results.json -->"):
             self.assertTrue(self.check(wrong), wrong)
+
+    def test_the_page_of_gpus_is_what_their_results_say(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "docs").mkdir()
+            (root / "scripts").mkdir()
+            shutil.copy(SCRIPT.parent.parent / "scripts" / "gpu-gate", root / "scripts")
+            page = root / "docs" / "gpu-results.md"
+            made = subprocess.run([root / "scripts" / "gpu-gate", "--page"], capture_output=True, text=True, check=True).stdout
+            for text, code in ((made, 0), (made + "It takes 3 ms.\n", 1)):
+                page.write_text(text)
+                ended = subprocess.run([sys.executable, SCRIPT, root], capture_output=True, text=True)
+                self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
 
     def test_what_names_no_source(self):
         for text in ("346 ms", "4.3 TB/s", "in 0.2 µs.", "12 GFLOP/s", "| | ms |\n|---|---|\n| a | 346 |\n"):

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 NVIDIA_SMI = """
 case "$*" in
-  *--query-gpu*) echo "NVIDIA Test 9000, 580.1, 1000 MiB, 345 MHz, 3201 MHz, 1980 MHz, 40, 70 W, 700 W" ;;
+  *--query-gpu*) echo "${GPU-NVIDIA Test 9000}, 580.1, 1000 MiB, 345 MHz, 3201 MHz, 1980 MHz, 40, 70 W, 700 W" ;;
   *) echo "a long table" ;;
 esac
 """
@@ -48,7 +48,10 @@ fi
 BENCH = """
 command=$1
 case "$*" in *--wgmma*) suffix=${WGMMA_SUFFIX-_wgmma} ;; esac
-while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
+while [ $# -gt 1 ]; do
+  case $1 in --json) file=$2 ;; --gpu) gpu=$2 ;; ratio/*) ratio=$1 ;; esac
+  shift
+done
 if [ $command = trace ]; then
   [ -z "$suffix" ] || echo "note: ${NOTE-MLP forward runs op by op}" >&2
   fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
@@ -61,14 +64,21 @@ if [ $command = trace ]; then
   "kernels": []}${FOURTH-$fourth}]
 END
   exit 0
+elif [ $command = bound ]; then
+  [ -z "$ratio$NO_BOUND" ] || exit 2
+  cat >"$file" <<END
+[{"name": "step/train/f16", "gpu": "$gpu", "bound_ms": 0.5}, {"name": "kernel/y/f16", "gpu": "$gpu", "bound_ms": 0.4},
+ {"name": "kernel/z/f16", "gpu": "$gpu", "bound_ms": 0.1}]
+END
+  exit 0
 fi
 cat >"$file" <<END
 [{"name": "peak/copy/before", "gbytes_per_s": 4000.0},
  {"name": "step/train_captured/f16", "description": "10 nodes", "ms": 2.0, "launches": 3},
  {"name": "step/train/f16", "description": "10 nodes", "ms": 3.0, "launches": 3},
  {"name": "step/train/100k/f16", "description": "100 nodes", "ms": 1.0, "launches": 3},
- {"name": "kernel/y/f16", "ms": 0.5, "launches": 3, "copy_fraction": 0.8, "peak_fraction": 0.1},
- {"name": "kernel/x/f16", "ms": 1.0, "launches": ${LAUNCHES:-3}, "error": "$ROW_ERROR", "copy_fraction": 0.25}]
+ {"name": "kernel/y/f16", "ms": 0.5, "launches": 3},
+ {"name": "kernel/x/f16", "ms": 1.0, "launches": ${LAUNCHES:-3}, "error": "$ROW_ERROR"}]
 END
 """
 SANITIZER = """
@@ -152,12 +162,11 @@ class GateTest(unittest.TestCase):
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         self.assertEqual(list(self.verdicts().items()), [(name, "ok") for name in CORE])
         self.assertRegex(ended.stdout.splitlines()[0], r"^ok +environment +[0-9.]+ s  ")
-        # The fastest of our rows of a size, the ratios to PyTorch, the kernel farthest from its bound first, a step's launches.
-        page = self.results("md")
-        self.assertIn(page, ended.stdout)
-        for line in ("# NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
+        # The fastest of our rows of a size, the ratios to PyTorch, a step's launches.
+        page = ended.stdout
+        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
                      "| train, 100 nodes | 1.000 | none | none |",
-                     "| kernel/x/f16 | 1.000 | 4.00 |\n| kernel/y/f16 | 0.500 | 1.25 |", "| edge_backward | 15 | 4.000 |"):
+                     "No bounds: peaks are known of NVIDIA A100-SXM4-80GB, ", "| edge_backward | 15 | 4.000 |"):
             self.assertIn(line, page)
         results = self.results()
         self.assertEqual((results["gpu"]["driver_version"], results["commit"]), ("580.1", "abc123"))
@@ -165,12 +174,12 @@ class GateTest(unittest.TestCase):
         self.assertEqual(results["counters"], {"edge_forward": {"dram__bytes.sum": 2048.0}})
         self.assertEqual(results["clocks"][0]["clocks.max.sm"], "1980 MHz")
 
-    def test_both_groups_are_one_answer_in_three_files(self):
+    def test_both_groups_are_one_answer_in_two_files(self):
         self.fake_python()
         self.assertEqual(self.gate("core").returncode, 0)
         self.assertEqual(self.gate("deep").returncode, 0)
         files = [path for path in self.out.rglob("*") if path.is_file()]
-        self.assertEqual(sorted(path.suffix for path in files), [".json", ".log", ".md"])
+        self.assertEqual(sorted(path.suffix for path in files), [".json", ".log"])
         self.assertEqual(len(self.verdicts()), 19)
 
     def test_the_file_names_the_gpu_and_the_day(self):
@@ -179,6 +188,19 @@ class GateTest(unittest.TestCase):
                        env={"PATH": path}, check=True)
         (file,) = (self.bundle / "bench" / "results").glob("*.json")
         self.assertRegex(file.name, r"^nvidia-test-9000-\d{4}-\d\d-\d\d\.json$")
+
+    def test_the_page_of_results_is_made_from_their_files(self):
+        self.out = self.bundle / "bench" / "results"
+        self.out.mkdir(parents=True)
+        (self.out / "cpu.json").write_text('{"rows": [{"name": "a", "ms": 3.5}]}')
+        (self.out / "list.json").write_text('[{"name": "a", "ms": 3.5}]')
+        none = self.gate("--page")
+        self.assertEqual((none.returncode, none.stdout.splitlines()[-1]), (0, "There are none."))
+        shown = self.gate("environment").stdout
+        made = self.gate("--page").stdout
+        self.assertIn(made.partition("\n\n")[2], shown)
+        self.assertIn("## NVIDIA Test 9000\nCommit abc123, ", made)
+        self.assertNotIn("none", made)
 
     def test_without_a_gpu_it_exits_3(self):
         self.fake("tools/nvidia-smi", "echo 'No devices were found'; exit 6")
@@ -291,6 +313,25 @@ class GateTest(unittest.TestCase):
     def test_a_row_that_launched_nothing_fails(self):
         self.gate("bench", LAUNCHES="0")
         self.assertEqual(self.verdicts()["bench"], "failed")
+
+    def test_rows_stand_beside_their_bounds_on_a_card_whose_peaks_are_stated(self):
+        for gpu, card in (("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200")):
+            page = self.gate("bench", "bench-long", GPU=gpu).stdout
+            self.assertEqual([row["gpu"] for row in self.results()["bounds"]], [card] * 3)
+            self.assertIn("| step/train/f16 | 3.000 | 0.500 | 6.00 |\n| kernel/y/f16 | 0.500 | 0.400 | 1.25 |\n", page)
+            self.assertNotIn("No bounds", page)
+            shutil.rmtree(self.out)
+
+    def test_another_card_has_no_bounds(self):
+        for gpu in ("NVIDIA GH200 480GB", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-40GB"):
+            self.assertIn("No bounds", self.gate("bench", GPU=gpu, NO_BOUND="1").stdout)
+            self.assertEqual(self.verdicts(), {"bench": "ok"})
+            shutil.rmtree(self.out)
+
+    def test_bounds_that_are_not_computed_fail_the_stage_and_leave_the_rows(self):
+        self.gate("bench", GPU="NVIDIA H200", NO_BOUND="1")
+        self.assertEqual((self.verdicts()["bench"], len(self.results()["rows"])), ("failed", 6))
+        self.assertIn("bound: exit 2", self.results()["stages"]["bench"]["note"])
 
     def test_a_trace_without_all_its_steps_fails(self):
         self.gate("trace", FOURTH="")

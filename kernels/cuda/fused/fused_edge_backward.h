@@ -107,12 +107,13 @@ void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors&
                           const Stream& stream) {
   const int64_t width = args.edges.weight.width();
   dispatch_fused(args.d_aggregate.dtype(), width, [&]<class T, int W>() {
-    const EdgeBackwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms, divided),
-                                          .d_edges_out = args.d_edges_out.data_or_null<T>(),
-                                          .d_aggregate = args.d_aggregate.data<T>(),
-                                          .d_edges = args.d_edges.data_or_null<T>(),
-                                          .d_receiver_terms = d_terms.receiver.data<T>(),
-                                          .workspace = workspace.pointers<T>()};
+    EdgeBackwardArgs<T> kernel_args{};  // and no initialisers: see simt::Call
+    kernel_args.inputs = edge_inputs<T>(args, terms, divided);
+    kernel_args.d_edges_out = args.d_edges_out.data_or_null<T>();
+    kernel_args.d_aggregate = args.d_aggregate.data<T>();
+    kernel_args.d_edges = args.d_edges.data_or_null<T>();
+    kernel_args.d_receiver_terms = d_terms.receiver.data<T>();
+    kernel_args.workspace = workspace.pointers<T>();
     launch("edge_backward", edge_backward_kernel<T, W, smooth>, shape, stream, kernel_args);
   });
 }

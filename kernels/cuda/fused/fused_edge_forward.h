@@ -63,9 +63,10 @@ void launch_edge_forward(const EdgeUpdateForward& args, const NodeTermTensors& t
                          const DividedSumTensors& divided, const LaunchShape& shape, const Stream& stream) {
   const int64_t width = args.edges.weight.width();
   dispatch_fused(args.aggregate.dtype(), width, [&]<class T, int W>() {
-    const EdgeForwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms, divided),
-                                         .edges_out = args.edges_out.data_or_null<T>(),
-                                         .aggregate = args.aggregate.data<T>()};
+    EdgeForwardArgs<T> kernel_args{};  // and no initialisers: see simt::Call
+    kernel_args.inputs = edge_inputs<T>(args, terms, divided);
+    kernel_args.edges_out = args.edges_out.data_or_null<T>();
+    kernel_args.aggregate = args.aggregate.data<T>();
     launch("edge_forward", edge_forward_kernel<T, W, smooth>, shape, stream, kernel_args);
   });
 }

@@ -147,22 +147,24 @@ template <class T, class Args>
 EdgeInputs<T> edge_inputs(const Args& args, const NodeTermTensors& terms, const DividedSumTensors& divided) {
   const Graph& graph = *args.graph;
   const std::span<const MlpInput> inputs(&args.edges, 1);
-  return {.layers = fused_layers<T>(inputs, args.weights),
-          .matrix_words = matrix_words(inputs, args.weights),
-          .list = {.senders = graph.senders.data<int32_t>(),
-                   .receivers = graph.receivers.data<int32_t>(),
-                   .receiver_offsets = graph.receiver_offsets.data<int32_t>(),
-                   .edge_count = graph.edge_rows().count,
-                   .owned_count = graph.owned_rows().count,
-                   .edge_capacity = graph.edges,
-                   .owned_capacity = graph.owned_nodes,
-                   .partials = divided.partials.data<float>(),
-                   .tickets = static_cast<unsigned*>(divided.tickets.raw())},
-          .edges = args.edges.x.template data<T>(),
-          .sender_terms = terms.sender.data<T>(),
-          .receiver_terms = terms.receiver.data<T>(),
-          .residual = args.residual,
-          .aggregate_after_residual = args.aggregate_after_residual};
+  EdgeInputs<T> result{};  // and no initialisers: see simt::Call
+  result.layers = fused_layers<T>(inputs, args.weights);
+  result.matrix_words = matrix_words(inputs, args.weights);
+  result.list = {.senders = graph.senders.data<int32_t>(),
+                 .receivers = graph.receivers.data<int32_t>(),
+                 .receiver_offsets = graph.receiver_offsets.data<int32_t>(),
+                 .edge_count = graph.edge_rows().count,
+                 .owned_count = graph.owned_rows().count,
+                 .edge_capacity = graph.edges,
+                 .owned_capacity = graph.owned_nodes,
+                 .partials = divided.partials.data<float>(),
+                 .tickets = static_cast<unsigned*>(divided.tickets.raw())};
+  result.edges = args.edges.x.template data<T>();
+  result.sender_terms = terms.sender.data<T>();
+  result.receiver_terms = terms.receiver.data<T>();
+  result.residual = args.residual;
+  result.aggregate_after_residual = args.aggregate_after_residual;
+  return result;
 }
 
 /// The launches, in one source file each so that they compile in parallel.
