@@ -5,6 +5,7 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/config/hostile_text.h>
+#include <meshgrad/train/learn/config/syntax_place.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,6 @@ namespace meshgrad {
 namespace {
 
 constexpr size_t kMostFaults = 50;
-constexpr size_t kLongestExcerpt = 2000;
 constexpr const char* kRemovedPin = "run.pin";
 constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
 
@@ -49,17 +49,54 @@ std::string without_prefix(std::string message) {
   return message.substr(names_function ? colon + 2 : 0, kLongest);
 }
 
-/// "[error] toml::parse_key: message\n --> file\n excerpt" taken apart.
-SyntaxError syntax_error_of(int64_t line, const std::string& what) {
-  SyntaxError error;
-  error.line = line;
-  const size_t end = std::min(what.find('\n'), what.size());
-  error.message = without_prefix(what.substr(0, end));
-  const size_t name_line = what.find('\n', end + 1);  // after " --> file"
-  if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
-    error.excerpt = what.substr(name_line);
+/// Of "[error] toml::parse_key: message\n --> file\n excerpt" the message.
+SyntaxError syntax_error_of(const std::string& text, int64_t line, const std::string& what) {
+  SyntaxPlace place = find_statement(text, line);
+  return {place.line, without_prefix(what.substr(0, what.find('\n'))), std::move(place.excerpt)};
+}
+
+// toml11 3 and 4 differ in how they name places and store text.
+template <class Place>
+int64_t line_at(const Place& place) {
+  if constexpr (requires { place.line(); }) {
+    return place.line();
+  } else {
+    return static_cast<int64_t>(place.first_line_number());
   }
-  return error;
+}
+int64_t line_of(const toml::value& value) { return line_at(value.location()); }
+
+template <class Error>
+int64_t line_of_error(const Error& error) {
+  if constexpr (requires { error.location(); }) {
+    return line_at(error.location());
+  } else {
+    return line_at(error.errors().front().locations().front().first);
+  }
+}
+
+/// The value as it is written; for one on one line.
+template <class Place>
+std::string text_at(const Place& place) {
+  if constexpr (requires { place.line_str(); }) {
+    const std::string line = place.line_str();
+    return place.column() == 0
+               ? ""
+               : line.substr(std::min<size_t>(place.column() - 1, line.size()), place.region());
+  } else {
+    if (place.lines().empty()) return "";
+    const std::string& line = place.first_line();
+    return line.substr(std::min(place.first_column_offset() - 1, line.size()), place.length());
+  }
+}
+
+template <class Value>
+const std::string& text_of(const Value& value) {
+  if constexpr (requires { value.as_string().str; }) {
+    return value.as_string().str;
+  } else {
+    return value.as_string();
+  }
 }
 
 /// The value of `text`, or why it has none.
@@ -68,11 +105,10 @@ std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const
   try {
     std::istringstream stream(text + "\n");
     return toml::parse(stream, name);
-  } catch (const toml::exception& error) {
-    const int64_t lines = std::count(text.begin(), text.end(), '\n') + (text.ends_with('\n') ? 0 : 1);
-    return syntax_error_of(std::min<int64_t>(error.location().line(), lines), error.what());
+  } catch (const toml::syntax_error& error) {
+    return syntax_error_of(text, line_of_error(error), error.what());
   } catch (const std::exception& error) {
-    return syntax_error_of(1, error.what());
+    return syntax_error_of(text, 1, error.what());
   }
 }
 
@@ -90,11 +126,7 @@ std::string brief(const std::string& name) {
 /// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
 /// is read again.
 double floating(const toml::value& value) {
-  const toml::source_location place = value.location();
-  std::string text = place.column() > 0
-                         ? place.line_str().substr(
-                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
-                         : "";
+  std::string text = text_at(value.location());
   std::erase(text, '_');
   return parse_number(text).value_or(value.as_floating());
 }
@@ -108,7 +140,7 @@ std::string describe(const toml::value& value) {
     case toml::value_t::floating:
       return toml_number(floating(value));
     case toml::value_t::string:
-      return shown(value.as_string().str);
+      return shown(text_of(value));
     case toml::value_t::array:
       return fmt::format("a list of {}", value.as_array().size());
     case toml::value_t::table:
@@ -140,7 +172,7 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const IntegerKey& type) const {
-    if (!type.word.empty() && value.is_string() && value.as_string().str == type.word) {
+    if (!type.word.empty() && value.is_string() && text_of(value) == type.word) {
       type.member(config) = 0;
       return std::nullopt;
     }
@@ -174,7 +206,7 @@ struct Assigner {
   }
   Result operator()(const TextKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::string& text = value.as_string().str;
+    const std::string& text = text_of(value);
     if (Result complaint = check_text(text)) return complaint;
     if (type.required && text.empty()) return mismatch();
     if (type.accepts != nullptr && !type.accepts(text)) return mismatch();
@@ -186,7 +218,7 @@ struct Assigner {
     std::vector<std::string> texts;
     for (const toml::value& element : value.as_array()) {
       if (!element.is_string()) return complain(describe(element) + " in the list");
-      const std::string& text = element.as_string().str;
+      const std::string& text = text_of(element);
       if (Result complaint = check_text(text)) return complaint;
       if (text.empty()) return complain("an empty name");
       if (type.names != nullptr) {
@@ -226,14 +258,14 @@ struct Assigner {
   }
   Result operator()(const SizeKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::optional<int64_t> bytes = parse_size(value.as_string().str);
+    const std::optional<int64_t> bytes = parse_size(text_of(value));
     if (!bytes) return complain(describe(value), fmt::format("for example {} = \"8GiB\"", full_name(key)));
     type.member(config) = *bytes;
     return std::nullopt;
   }
   Result operator()(const ChoiceKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::string& text = value.as_string().str;
+    const std::string& text = text_of(value);
     std::vector<std::string> names;
     for (const Choice& choice : type.choices) {
       if (choice.name == text) {
@@ -284,7 +316,7 @@ class Reader {
       return;
     }
     for (const auto& [name, value] : std::get<toml::value>(parsed).as_table()) {
-      const int64_t line = value.location().line();
+      const int64_t line = line_of(value);
       if (is_section(name)) {
         read_section(name, value);
       } else if (const ConfigKey* key = find_key(name)) {
@@ -368,14 +400,14 @@ class Reader {
 
   void read_section(const std::string& section, const toml::value& table) {
     if (!table.is_table()) {
-      const int64_t line = table.location().line();
+      const int64_t line = line_of(table);
       const auto fault = config_error(section, fmt::format("a section [{}]", section), describe(table),
                                       fmt::format("write its keys below a line [{}]", section));
       add(line, place(line), fault.what());
       return;
     }
     for (const auto& [name, value] : table.as_table()) {
-      const int64_t line = value.location().line();
+      const int64_t line = line_of(value);
       if (const ConfigKey* key = find_key(section + "." + name)) {
         assign(*key, value, line, place(line));
       } else if (section + "." + name == kRemovedPin) {
