@@ -70,6 +70,7 @@ foreach(header IN LISTS public_headers)
 endforeach()
 
 install(FILES ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/modulefile DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/modulefiles RENAME meshgrad)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/meshgradConfig.cmake.in
   ${PROJECT_BINARY_DIR}/meshgradConfig.cmake INSTALL_DESTINATION ${package_dir})
