@@ -55,58 +55,59 @@ SyntaxError syntax_error_of(const std::string& text, int64_t line, const std::st
   return {place.line, without_prefix(what.substr(0, what.find('\n'))), std::move(place.excerpt)};
 }
 
-// toml11 3 and 4 differ in how they name places and store text.
-template <class Place>
-int64_t line_at(const Place& place) {
-  if constexpr (requires { place.line(); }) {
-    return place.line();
-  } else {
-    return static_cast<int64_t>(place.first_line_number());
-  }
-}
-int64_t line_of(const toml::value& value) { return line_at(value.location()); }
+#if TOML11_VERSION_MAJOR >= 4
 
-template <class Error>
-int64_t line_of_error(const Error& error) {
-  if constexpr (requires { error.location(); }) {
-    return line_at(error.location());
-  } else {
-    return line_at(error.errors().front().locations().front().first);
+/// The library reads floats under the global C++ locale, where "0.5" is none.
+struct ValueTypes : toml::type_config {
+  static toml::result<double, toml::error_info> parse_float(const std::string& text,
+                                                            toml::source_location place, bool hexadecimal) {
+    if (const std::optional<double> number = parse_number(text)) return toml::ok(*number);
+    return toml::read_float<double>(text, std::move(place), hexadecimal);
   }
+};
+using TomlValue = toml::basic_value<ValueTypes>;
+
+TomlValue parse_stream(std::istream& stream, const std::string& name) {
+  return toml::parse<ValueTypes>(stream, name);
+}
+int64_t line_of(const TomlValue& value) { return static_cast<int64_t>(value.location().first_line_number()); }
+int64_t line_of(const toml::syntax_error& error) {
+  return static_cast<int64_t>(error.errors().front().locations().front().first.first_line_number());
+}
+const std::string& text_of(const TomlValue& value) { return value.as_string(); }
+double floating(const TomlValue& value) { return value.as_floating(); }
+
+#else
+
+using TomlValue = toml::value;
+
+TomlValue parse_stream(std::istream& stream, const std::string& name) { return toml::parse(stream, name); }
+int64_t line_of(const TomlValue& value) { return value.location().line(); }
+int64_t line_of(const toml::syntax_error& error) { return error.location().line(); }
+const std::string& text_of(const TomlValue& value) { return value.as_string().str; }
+
+/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
+/// is read again.
+double floating(const TomlValue& value) {
+  const toml::source_location place = value.location();
+  std::string text = place.column() > 0
+                         ? place.line_str().substr(
+                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
+                         : "";
+  std::erase(text, '_');
+  return parse_number(text).value_or(value.as_floating());
 }
 
-/// The value as it is written; for one on one line.
-template <class Place>
-std::string text_at(const Place& place) {
-  if constexpr (requires { place.line_str(); }) {
-    const std::string line = place.line_str();
-    return place.column() == 0
-               ? ""
-               : line.substr(std::min<size_t>(place.column() - 1, line.size()), place.region());
-  } else {
-    if (place.lines().empty()) return "";
-    const std::string& line = place.first_line();
-    return line.substr(std::min(place.first_column_offset() - 1, line.size()), place.length());
-  }
-}
-
-template <class Value>
-const std::string& text_of(const Value& value) {
-  if constexpr (requires { value.as_string().str; }) {
-    return value.as_string().str;
-  } else {
-    return value.as_string();
-  }
-}
+#endif
 
 /// The value of `text`, or why it has none.
-std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
+std::variant<TomlValue, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
   if (auto hostile = find_hostile(text)) return SyntaxError{hostile->line, hostile->message, ""};
   try {
     std::istringstream stream(text + "\n");
-    return toml::parse(stream, name);
+    return parse_stream(stream, name);
   } catch (const toml::syntax_error& error) {
-    return syntax_error_of(text, line_of_error(error), error.what());
+    return syntax_error_of(text, line_of(error), error.what());
   } catch (const std::exception& error) {
     return syntax_error_of(text, 1, error.what());
   }
@@ -123,15 +124,7 @@ std::string brief(const std::string& name) {
   return name.size() <= 60 && name.find_first_not_of(kPlain) == name.npos ? name : shown(name);
 }
 
-/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
-/// is read again.
-double floating(const toml::value& value) {
-  std::string text = text_at(value.location());
-  std::erase(text, '_');
-  return parse_number(text).value_or(value.as_floating());
-}
-
-std::string describe(const toml::value& value) {
+std::string describe(const TomlValue& value) {
   switch (value.type()) {
     case toml::value_t::boolean:
       return value.as_boolean() ? "true" : "false";
@@ -155,7 +148,7 @@ std::string describe(const toml::value& value) {
 /// Puts a TOML value into the member of a key. Nothing is written when there is a complaint.
 struct Assigner {
   const ConfigKey& key;
-  const toml::value& value;
+  const TomlValue& value;
   Config& config;
 
   using Result = std::optional<Complaint>;
@@ -216,7 +209,7 @@ struct Assigner {
   Result operator()(const TextListKey& type) const {
     if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<std::string> texts;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       if (!element.is_string()) return complain(describe(element) + " in the list");
       const std::string& text = text_of(element);
       if (Result complaint = check_text(text)) return complaint;
@@ -235,7 +228,7 @@ struct Assigner {
   Result operator()(const IntegerListKey& type) const {
     if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<int64_t> numbers;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       if (!element.is_integer() || !in_range(element.as_integer(), type)) {
         return complain(describe(element) + " in the list");
       }
@@ -248,7 +241,7 @@ struct Assigner {
   Result operator()(const FloatListKey& type) const {
     if (!value.is_array() || value.as_array().size() > type.most) return mismatch();
     std::vector<double> numbers;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       const std::optional<double> number = number_in_range(element, type);
       if (!number) return complain(describe(element) + " in the list");
       numbers.push_back(*number);
@@ -288,7 +281,7 @@ struct Assigner {
   }
   /// Nothing for other values; a NaN is in no range.
   template <class Key>
-  static std::optional<double> number_in_range(const toml::value& value, const Key& type) {
+  static std::optional<double> number_in_range(const TomlValue& value, const Key& type) {
     if (!value.is_floating() && !value.is_integer()) return std::nullopt;
     const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
     return in_range(number, type) ? std::optional(number) : std::nullopt;
@@ -315,7 +308,7 @@ class Reader {
       add(error->line, place(error->line), fault + error->excerpt);
       return;
     }
-    for (const auto& [name, value] : std::get<toml::value>(parsed).as_table()) {
+    for (const auto& [name, value] : std::get<TomlValue>(parsed).as_table()) {
       const int64_t line = line_of(value);
       if (is_section(name)) {
         read_section(name, value);
@@ -352,7 +345,7 @@ class Reader {
     }
     const std::string typed = setting.substr(equals + 1);
     const auto parsed = parse_toml("value = " + literal_for(*key, typed), "--set");
-    const auto* table = std::get_if<toml::value>(&parsed);
+    const auto* table = std::get_if<TomlValue>(&parsed);
     if (table == nullptr || table->as_table().size() != 1) {
       const std::string example = fmt::format("for example --set {}={}", name, toml_literal(*key, Config{}));
       add(order, where,
@@ -398,7 +391,7 @@ class Reader {
     faults_.push_back({order, where + ": " + text});
   }
 
-  void read_section(const std::string& section, const toml::value& table) {
+  void read_section(const std::string& section, const TomlValue& table) {
     if (!table.is_table()) {
       const int64_t line = line_of(table);
       const auto fault = config_error(section, fmt::format("a section [{}]", section), describe(table),
@@ -423,7 +416,7 @@ class Reader {
     }
   }
 
-  void assign(const ConfigKey& key, const toml::value& value, int64_t order, const std::string& where) {
+  void assign(const ConfigKey& key, const TomlValue& value, int64_t order, const std::string& where) {
     const std::string name = full_name(key);
     if (const auto complaint = std::visit(Assigner{key, value, config_}, key.type)) {
       add(order, where, config_error(name, complaint->needed, complaint->got, complaint->fix).what());
