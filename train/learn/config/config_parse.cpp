@@ -61,7 +61,8 @@ SyntaxError syntax_error_of(const std::string& text, int64_t line, const std::st
 struct ValueTypes : toml::type_config {
   static toml::result<double, toml::error_info> parse_float(const std::string& text,
                                                             toml::source_location place, bool hexadecimal) {
-    if (const std::optional<double> number = parse_number(text)) return toml::ok(*number);
+    const std::optional<double> number = hexadecimal ? std::nullopt : parse_number(text);
+    if (number) return toml::ok(*number);
     return toml::read_float<double>(text, std::move(place), hexadecimal);
   }
 };
