@@ -16,6 +16,7 @@
 #define HWY_TARGET_INCLUDE "peak.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+#include <meshgrad/kernels/cpu_dispatch.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace meshgrad::bench::HWY_NAMESPACE {
@@ -45,7 +46,7 @@ namespace meshgrad::bench {
 HWY_EXPORT(burst);
 
 double fma_peak(ThreadPool& pool) {
-  cpu::isa();  // settles what may be chosen
+  cpu::cap_dispatch(cpu::isa());
   double best = 0.0;
   for (int attempt = 0; attempt < 5; ++attempt) {
     std::vector<double> flops(static_cast<size_t>(pool.threads()));

@@ -120,7 +120,7 @@ function(meshgrad_library target side)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${target} PUBLIC Threads::Threads
-    PRIVATE ${library_packages} PkgConfig::libhwy $<BUILD_INTERFACE:meshgrad_options>)
+    PRIVATE ${library_packages} hwy::hwy $<BUILD_INTERFACE:meshgrad_options>)
   if(MESHGRAD_HAVE_MPI)
     target_link_libraries(${target} PRIVATE ${MPI_C_LIBRARIES})
   endif()

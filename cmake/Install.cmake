@@ -70,6 +70,7 @@ foreach(header IN LISTS public_headers)
 endforeach()
 
 install(FILES ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/modulefile DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/modulefiles RENAME meshgrad)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/meshgradConfig.cmake.in
   ${PROJECT_BINARY_DIR}/meshgradConfig.cmake INSTALL_DESTINATION ${package_dir})
@@ -94,7 +95,8 @@ install(FILES ${PROJECT_BINARY_DIR}/meshgradConfig.cmake ${PROJECT_BINARY_DIR}/m
 # A static library leaves its packages to the program that links it.
 if(NOT BUILD_SHARED_LIBS)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/StaticDependencies.cmake.in ${PROJECT_BINARY_DIR}/StaticDependencies.cmake @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/StaticDependencies.cmake DESTINATION ${package_dir})
+  install(FILES ${PROJECT_BINARY_DIR}/StaticDependencies.cmake ${PROJECT_SOURCE_DIR}/cmake/FindxxHash.cmake
+    ${PROJECT_SOURCE_DIR}/cmake/Findlibzip.cmake DESTINATION ${package_dir})
 endif()
 
 # `cpack -G DEB` or `cpack -G TGZ` in the build folder.

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 #include <meshgrad/kernels/cpu/targets.h>
 
-#include <hwy/targets.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/kernels/cpu_dispatch.h>
 #include <meshgrad/kernels/cpu_isa.h>
 
 #include <algorithm>
@@ -81,12 +81,7 @@ Isa chosen_isa() {
 Isa isa() {
   static const Isa chosen = [] {
     const Isa best = chosen_isa();
-#if defined(__x86_64__)
-    // The better a target, the lower its bit.
-    if (best >= Isa::avx512) hwy::DisableTargets(HWY_AVX3 - 1);
-    if (best == Isa::avx2) hwy::DisableTargets(HWY_AVX2 - 1);
-    if (best == Isa::scalar) hwy::DisableTargets(HWY_SCALAR - 1);
-#endif
+    cap_dispatch(best);
     return best;
   }();
   return chosen;

@@ -9,6 +9,8 @@ import pathlib
 import re
 import sys
 
+# Spack's names of what CMake calls otherwise. zlib-api is a name for several packages, and has no version.
+SPACK_NAMES = {"hwy": "highway", "zlib": "zlib-api"}
 SECTIONS = {"files", "post", "test", "runscript", "labels", "environment", "help", "setup", "startscript"}
 
 
@@ -17,16 +19,19 @@ def options_of(text):
     return set(re.findall(r"\bMESHGRAD_[A-Z0-9]+\b", text))
 
 
-def spack_faults(text, known, needed):
+def spack_faults(text, known, automatic, needed):
     tree = ast.parse(text)  # a SyntaxError is a fault, too
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     if names != ["Meshgrad"]:
         yield f"package.py: needed one class Meshgrad, got {names}"
     for option in sorted(options_of(text) - known):
         yield f"package.py: {option} is no option of CMakeLists.txt"
-    versions = dict(re.findall(r'depends_on\("([\w-]+)@([\d.]+)', text))
+    for option in sorted(automatic - options_of(text)):
+        yield f"package.py: {option} is AUTO: two builds of one recipe may differ; set it"
+    versions = dict(re.findall(r'depends_on\("([\w-]+)(?:@([\d.]+))?', text))
     for package, version in needed.items():
-        if versions.get(package) != version:
+        package = SPACK_NAMES.get(package, package)
+        if versions.get(package) != (version if package != "zlib-api" else ""):
             yield f"package.py: {package}@{version}: is what CMake asks for, got {versions.get(package)}"
 
 
@@ -58,10 +63,14 @@ def main():
     cmake = (root / "CMakeLists.txt").read_text()
     dependencies = (root / "cmake/Dependencies.cmake").read_text()
     known = options_of(cmake)
+    automatic = set(re.findall(r'^set\((MESHGRAD_\w+) "AUTO"', cmake, re.M))
     needed = {"cmake": re.search(r"cmake_minimum_required\(VERSION ([\d.]+)", cmake).group(1)}
-    for name, version in re.findall(r"find_package\((\w+) ([\d.]+) REQUIRED", dependencies):
+    for name, version in re.findall(r"^meshgrad_package\((\w+) \S+ .*?([\d.]+)\)", dependencies, re.M):
         needed[name.lower().replace("_", "-")] = version
-    faults = list(spack_faults((root / "packaging/spack/package.py").read_text(), known, needed))
+    needed["cuda"] = re.search(r"^set\(oldest_cuda ([\d.]+)\)", dependencies, re.M).group(1)
+    tests = (root / "tests/CMakeLists.txt").read_text()
+    needed["doctest"] = re.search(r"find_package\(doctest ([\d.]+)", tests).group(1)
+    faults = list(spack_faults((root / "packaging/spack/package.py").read_text(), known, automatic, needed))
     faults += apptainer_faults((root / "packaging/meshgrad.def").read_text(), known, root)
     for fault in faults:
         print(fault)

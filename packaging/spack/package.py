@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A Spack recipe. In a repository of your own (`spack repo create`), put it at packages/meshgrad/package.py, set `git` to
-# where you clone meshgrad from, then `spack install meshgrad`. Written for Spack 0.22.
+# where you clone meshgrad from, then `spack install meshgrad`. Written for Spack 0.22, and never run.
 from spack.package import *
 
 
@@ -18,24 +18,26 @@ class Meshgrad(CMakePackage, CudaPackage):
     variant("hdf5", default=True, description="Reading HDF5 files in `meshgrad convert`")
     variant("mpi", default=True, description="Training with several processes")
     variant("metis", default=False, description="Partitioning meshes by METIS")
+    variant("nccl", default=False, when="+cuda", description="Sums between GPUs by NCCL")
     variant("tests", default=False, description="Tests, run by `spack install --test=root`")
 
     depends_on("cmake@3.25:", type="build")
-    depends_on("pkgconfig", type="build")
     depends_on("fmt@9:")
-    depends_on("toml11@3.7:3")
+    depends_on("toml11@3.7:4")
     depends_on("nlohmann-json@3.11:")
     depends_on("cli11@2.1:")
     depends_on("zlib-api")
-    depends_on("libpng")
+    depends_on("pugixml@1.9:")
     depends_on("libzip")
-    depends_on("xxhash")
+    depends_on("xxhash@0.8:")
     depends_on("highway@1.0:")
     depends_on("hdf5", when="+hdf5")
     depends_on("mpi", when="+mpi")
     depends_on("metis@5", when="+metis")
     depends_on("cuda@12.4:", when="+cuda")
-    depends_on("doctest", when="+tests", type="build")
+    depends_on("nccl@2.14:", when="+nccl")
+    depends_on("doctest@2.4:", when="+tests", type="build")
+    depends_on("libpng", when="+tests", type="build")
 
     conflicts("%gcc@:11", msg="meshgrad needs C++20 as GCC 12 has it")
     conflicts("%clang@:15", msg="meshgrad needs C++20 as clang 16 has it")
@@ -50,6 +52,7 @@ class Meshgrad(CMakePackage, CudaPackage):
             choice("MESHGRAD_MPI", "mpi"),
             choice("MESHGRAD_METIS", "metis"),
             choice("MESHGRAD_CUDA", "cuda"),
+            choice("MESHGRAD_NCCL", "nccl"),
             choice("MESHGRAD_TESTS", "tests"),
             self.define("MESHGRAD_BENCH", False),
         ]

@@ -17,6 +17,15 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first --strip)
 file(RENAME ${work}/first ${work}/prefix)
 run(${work}/prefix/bin/meshgrad --version)
 
+# Nothing in it names where it was built or first installed.
+find_program(grep grep)
+if(grep)
+  execute_process(COMMAND ${grep} -rlF -e ${BUILD} ${work}/prefix OUTPUT_VARIABLE named)
+  if(named)
+    message(FATAL_ERROR "needed an installed tree that can be moved, got files with ${BUILD} in them:\n${named}")
+  endif()
+endif()
+
 # Each header by itself, where no other than the installed ones can be found.
 file(GLOB_RECURSE headers RELATIVE ${work}/prefix/include ${work}/prefix/include/meshgrad/*.h)
 if(headers STREQUAL "")

@@ -220,6 +220,28 @@ TEST_CASE("text that is not TOML is told with its line") {
   check_has(fault_of("train = 3\n"), "run.toml:1: [train] needed a section [train], got 3");
 }
 
+TEST_CASE("a syntax error shows the key's line and a caret") {
+  struct Case {
+    const char* text;
+    const char* shown;
+  };
+  const Case cases[] = {{"[train]\nbatch = oops\n", "\n 2 | batch = oops\n   |         ^"},
+                        {"[train]\nsteps = 1\nsteps =\t2\n", "\n 3 | steps =\t2\n   |        \t^"},
+                        {"\n\n[train\nsteps = 1\n", "\n 3 | [train\n   | ^"},
+                        {"a = 1\n  steps 1", "\n 2 |   steps 1\n   |   ^"},
+                        {"a = 1\nb = [1,\n  2\n", "\n 2 | b = [1,\n   |     ^"},
+                        {"b = [1,\n  oops, # ]\n]\nc = 1\n", "\n 1 | b = [1,\n   |     ^"},
+                        {"a = \"\"\"x\ny\n", "\n 1 | a = \"\"\"x\n   |     ^"},
+                        {"a = 'x\nb = 1\n", "\n 1 | a = 'x\n   |     ^"},
+                        {"\"\u00e9 = #\" = oops\n", "\n 1 | \"\u00e9 = #\" = oops\n   |           ^"},
+                        {"a =\r\n", "\n 1 | a =\n   |    ^"}};
+  for (const Case& item : cases) {
+    const std::string fault = fault_of(item.text);
+    CAPTURE(fault);
+    CHECK(fault.ends_with(item.shown));
+  }
+}
+
 TEST_CASE("an override wins over the file and meets the same checks") {
   const std::string file = "[train]\nsteps = 10\nbatch = 3\n";
   const Config config =

@@ -36,7 +36,8 @@ std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
   return costs;
 }
 
-/// What a segment takes: what it leaves, the peak of its backward pass beside what others left, seconds.
+/// What a segment takes: what it leaves, the peak of its backward pass beside what earlier ones left,
+/// seconds.
 RecomputePlan cost_of_segment(std::span<const StageCost> costs, const RecomputedStages& segment,
                               int64_t& left) {
   const StageCost& first = costs[static_cast<size_t>(segment.begin)];

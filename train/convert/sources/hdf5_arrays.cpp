@@ -30,13 +30,23 @@ void read_as(hid_t file, const std::string& path, int rank, hid_t memory_type, c
 // Paths of all data sets, such as "flow/u".
 std::vector<std::string> dataset_paths(hid_t file) {
   std::vector<std::string> paths;
-  const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* found) -> herr_t {
+#if H5_VERSION_GE(1, 12, 0)
+  using Info = H5O_info2_t;
+#else
+  using Info = H5O_info_t;
+#endif
+  const auto visit = [](hid_t, const char* name, const Info* info, void* found) -> herr_t {
     constexpr size_t kMost = 1'000'000;
     auto& all = *static_cast<std::vector<std::string>*>(found);
     if (info->type == H5O_TYPE_DATASET) all.emplace_back(name);
     return all.size() < kMost ? 0 : -1;
   };
-  if (H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths) < 0) paths.clear();
+#if H5_VERSION_GE(1, 12, 0)
+  const herr_t visited = H5Ovisit3(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths, H5O_INFO_BASIC);
+#else
+  const herr_t visited = H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths);
+#endif
+  if (visited < 0) paths.clear();
   return paths;
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <zip.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +13,9 @@
 #include <meshgrad/train/convert/sources/npy.h>
 #include <meshgrad/train/convert/sources/npz_source.h>
 #include <meshgrad/train/data/mapped_file.h>
+
+#ifdef MESHGRAD_HAVE_LIBZIP
+#include <zip.h>
 
 namespace meshgrad {
 namespace {
@@ -163,3 +165,23 @@ std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, Ar
 }
 
 }  // namespace meshgrad
+
+#else
+
+namespace meshgrad {
+
+RawTrajectory trajectory_of_npz(std::span<const std::byte>, const std::string& name, const ArrayMap&,
+                                const WarningCallback&) {
+  throw data_error(name, "a build of meshgrad with libzip, which reads NPZ", "a build without libzip",
+                   "install libzip-dev and build again, or convert the file to HDF5");
+}
+
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap map,
+                                           WarningCallback warn) {
+  trajectory_of_npz({}, path.string(), map, warn);
+  return nullptr;
+}
+
+}  // namespace meshgrad
+
+#endif

@@ -210,4 +210,16 @@ void require_data_path(const Config& config) {
       "pack data with `meshgrad convert`, then set data.path or pass --set data.path=FILE.mgd");
 }
 
+const RemovedKey* find_removed_key(std::string_view full_name) {
+  static constexpr RemovedKey kRemoved[] = {
+      {"run.pin", "false", "leave it out; to pin threads, start meshgrad under taskset or numactl"},
+      {"recompute.policy", "\"inputs\"",
+       "set recompute.keep = [\"linear\", \"mlp\", \"edge_update\"] for \"products\", \"none\" for "
+       "\"inputs\""},
+      {"rollout.format", "\"vtu\"", "leave it out: frames are VTU files"},
+  };
+  const auto* const found = std::ranges::find(kRemoved, full_name, &RemovedKey::name);
+  return found == std::end(kRemoved) ? nullptr : found;
+}
+
 }  // namespace meshgrad

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/config/syntax_place.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,22 +17,7 @@ namespace meshgrad {
 namespace {
 
 constexpr size_t kMostFaults = 50;
-constexpr size_t kLongestExcerpt = 2000;
 constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
-
-/// A key of earlier versions. Their files name every key: the value that asked for nothing is no reason to
-/// refuse them.
-struct RemovedKey {
-  std::string_view name;
-  std::string_view unset;  ///< as `describe` has it
-  std::string_view fix;
-};
-constexpr RemovedKey kRemoved[] = {
-    {"run.pin", "false", "leave it out; to pin threads, start meshgrad under taskset or numactl"},
-    {"recompute.policy", "\"inputs\"",
-     "set recompute.keep = [\"linear\", \"mlp\", \"edge_update\"] for \"products\", \"none\" for \"inputs\""},
-    {"rollout.format", "\"vtu\"", "leave it out: frames are VTU files"},
-};
 
 struct Fault {
   int64_t line = 0;
@@ -61,30 +47,68 @@ std::string without_prefix(std::string message) {
   return message.substr(names_function ? colon + 2 : 0, kLongest);
 }
 
-/// "[error] toml::parse_key: message\n --> file\n excerpt" taken apart.
-SyntaxError syntax_error_of(int64_t line, const std::string& what) {
-  SyntaxError error;
-  error.line = line;
-  const size_t end = std::min(what.find('\n'), what.size());
-  error.message = without_prefix(what.substr(0, end));
-  const size_t name_line = what.find('\n', end + 1);  // after " --> file"
-  if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
-    error.excerpt = what.substr(name_line);
-  }
-  return error;
+/// Of "[error] toml::parse_key: message\n --> file\n excerpt" the message.
+SyntaxError syntax_error_of(const std::string& text, int64_t line, const std::string& what) {
+  SyntaxPlace place = find_statement(text, line);
+  return {place.line, without_prefix(what.substr(0, what.find('\n'))), std::move(place.excerpt)};
 }
 
+#if TOML11_VERSION_MAJOR >= 4
+
+/// The library reads floats under the global C++ locale, where "0.5" is none.
+struct ValueTypes : toml::type_config {
+  static toml::result<double, toml::error_info> parse_float(const std::string& text,
+                                                            toml::source_location place, bool hexadecimal) {
+    const std::optional<double> number = hexadecimal ? std::nullopt : parse_number(text);
+    if (number) return toml::ok(*number);
+    return toml::read_float<double>(text, std::move(place), hexadecimal);
+  }
+};
+using TomlValue = toml::basic_value<ValueTypes>;
+
+TomlValue parse_stream(std::istream& stream, const std::string& name) {
+  return toml::parse<ValueTypes>(stream, name);
+}
+int64_t line_of(const TomlValue& value) { return static_cast<int64_t>(value.location().first_line_number()); }
+int64_t line_of(const toml::syntax_error& error) {
+  return static_cast<int64_t>(error.errors().front().locations().front().first.first_line_number());
+}
+const std::string& text_of(const TomlValue& value) { return value.as_string(); }
+double floating(const TomlValue& value) { return value.as_floating(); }
+
+#else
+
+using TomlValue = toml::value;
+
+TomlValue parse_stream(std::istream& stream, const std::string& name) { return toml::parse(stream, name); }
+int64_t line_of(const TomlValue& value) { return value.location().line(); }
+int64_t line_of(const toml::syntax_error& error) { return error.location().line(); }
+const std::string& text_of(const TomlValue& value) { return value.as_string().str; }
+
+/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
+/// is read again.
+double floating(const TomlValue& value) {
+  const toml::source_location place = value.location();
+  std::string text = place.column() > 0
+                         ? place.line_str().substr(
+                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
+                         : "";
+  std::erase(text, '_');
+  return parse_number(text).value_or(value.as_floating());
+}
+
+#endif
+
 /// The value of `text`, or why it has none.
-std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
+std::variant<TomlValue, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
   if (auto hostile = find_hostile(text)) return SyntaxError{hostile->line, hostile->message, ""};
   try {
     std::istringstream stream(text + "\n");
-    return toml::parse(stream, name);
-  } catch (const toml::exception& error) {
-    const int64_t lines = std::count(text.begin(), text.end(), '\n') + (text.ends_with('\n') ? 0 : 1);
-    return syntax_error_of(std::min<int64_t>(error.location().line(), lines), error.what());
+    return parse_stream(stream, name);
+  } catch (const toml::syntax_error& error) {
+    return syntax_error_of(text, line_of(error), error.what());
   } catch (const std::exception& error) {
-    return syntax_error_of(1, error.what());
+    return syntax_error_of(text, 1, error.what());
   }
 }
 
@@ -99,19 +123,7 @@ std::string brief(const std::string& name) {
   return name.size() <= 60 && name.find_first_not_of(kPlain) == name.npos ? name : shown(name);
 }
 
-/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
-/// is read again.
-double floating(const toml::value& value) {
-  const toml::source_location place = value.location();
-  std::string text = place.column() > 0
-                         ? place.line_str().substr(
-                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
-                         : "";
-  std::erase(text, '_');
-  return parse_number(text).value_or(value.as_floating());
-}
-
-std::string describe(const toml::value& value) {
+std::string describe(const TomlValue& value) {
   switch (value.type()) {
     case toml::value_t::boolean:
       return value.as_boolean() ? "true" : "false";
@@ -120,7 +132,7 @@ std::string describe(const toml::value& value) {
     case toml::value_t::floating:
       return toml_number(floating(value));
     case toml::value_t::string:
-      return shown(value.as_string().str);
+      return shown(text_of(value));
     case toml::value_t::array:
       return fmt::format("a list of {}", value.as_array().size());
     case toml::value_t::table:
@@ -135,7 +147,7 @@ std::string describe(const toml::value& value) {
 /// Puts a TOML value into the member of a key. Nothing is written when there is a complaint.
 struct Assigner {
   const ConfigKey& key;
-  const toml::value& value;
+  const TomlValue& value;
   Config& config;
 
   using Result = std::optional<Complaint>;
@@ -152,7 +164,7 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const IntegerKey& type) const {
-    if (!type.word.empty() && value.is_string() && value.as_string().str == type.word) {
+    if (!type.word.empty() && value.is_string() && text_of(value) == type.word) {
       type.member(config) = 0;
       return std::nullopt;
     }
@@ -186,7 +198,7 @@ struct Assigner {
   }
   Result operator()(const TextKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::string& text = value.as_string().str;
+    const std::string& text = text_of(value);
     if (Result complaint = check_text(text)) return complaint;
     if (type.required && text.empty()) return mismatch();
     if (type.accepts != nullptr && !type.accepts(text)) return mismatch();
@@ -194,15 +206,15 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const TextListKey& type) const {
-    if (value.is_string() && type.is_word(value.as_string().str)) {
-      type.member(config) = {value.as_string().str};
+    if (value.is_string() && type.is_word(text_of(value))) {
+      type.member(config) = {text_of(value)};
       return std::nullopt;
     }
     if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<std::string> texts;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       if (!element.is_string()) return complain(describe(element) + " in the list");
-      const std::string& text = element.as_string().str;
+      const std::string& text = text_of(element);
       if (Result complaint = check_text(text)) return complaint;
       if (text.empty()) return complain("an empty name");
       if (type.names != nullptr) {
@@ -219,7 +231,7 @@ struct Assigner {
   Result operator()(const IntegerListKey& type) const {
     if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<int64_t> numbers;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       if (!element.is_integer() || !in_range(element.as_integer(), type)) {
         return complain(describe(element) + " in the list");
       }
@@ -232,7 +244,7 @@ struct Assigner {
   Result operator()(const FloatListKey& type) const {
     if (!value.is_array() || value.as_array().size() > type.most) return mismatch();
     std::vector<double> numbers;
-    for (const toml::value& element : value.as_array()) {
+    for (const TomlValue& element : value.as_array()) {
       const std::optional<double> number = number_in_range(element, type);
       if (!number) return complain(describe(element) + " in the list");
       numbers.push_back(*number);
@@ -242,14 +254,14 @@ struct Assigner {
   }
   Result operator()(const SizeKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::optional<int64_t> bytes = parse_size(value.as_string().str);
+    const std::optional<int64_t> bytes = parse_size(text_of(value));
     if (!bytes) return complain(describe(value), fmt::format("for example {} = \"8GiB\"", full_name(key)));
     type.member(config) = *bytes;
     return std::nullopt;
   }
   Result operator()(const ChoiceKey& type) const {
     if (!value.is_string()) return mismatch();
-    const std::string& text = value.as_string().str;
+    const std::string& text = text_of(value);
     std::vector<std::string> names;
     for (const Choice& choice : type.choices) {
       if (choice.name == text) {
@@ -272,7 +284,7 @@ struct Assigner {
   }
   /// Nothing for other values; a NaN is in no range.
   template <class Key>
-  static std::optional<double> number_in_range(const toml::value& value, const Key& type) {
+  static std::optional<double> number_in_range(const TomlValue& value, const Key& type) {
     if (!value.is_floating() && !value.is_integer()) return std::nullopt;
     const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
     return in_range(number, type) ? std::optional(number) : std::nullopt;
@@ -299,8 +311,8 @@ class Reader {
       add(error->line, place(error->line), fault + error->excerpt);
       return;
     }
-    for (const auto& [name, value] : std::get<toml::value>(parsed).as_table()) {
-      const int64_t line = value.location().line();
+    for (const auto& [name, value] : std::get<TomlValue>(parsed).as_table()) {
+      const int64_t line = line_of(value);
       if (is_section(name)) {
         read_section(name, value);
       } else if (const ConfigKey* key = find_key(name)) {
@@ -336,7 +348,7 @@ class Reader {
     }
     const std::string typed = setting.substr(equals + 1);
     const auto parsed = parse_toml("value = " + literal_for(*key, typed), "--set");
-    const auto* table = std::get_if<toml::value>(&parsed);
+    const auto* table = std::get_if<TomlValue>(&parsed);
     if (table == nullptr || table->as_table().size() != 1) {
       const std::string example = fmt::format("for example --set {}={}", name, toml_literal(*key, Config{}));
       add(order, where,
@@ -382,16 +394,16 @@ class Reader {
     faults_.push_back({order, where + ": " + text});
   }
 
-  void read_section(const std::string& section, const toml::value& table) {
+  void read_section(const std::string& section, const TomlValue& table) {
     if (!table.is_table()) {
-      const int64_t line = table.location().line();
+      const int64_t line = line_of(table);
       const auto fault = config_error(section, fmt::format("a section [{}]", section), describe(table),
                                       fmt::format("write its keys below a line [{}]", section));
       add(line, place(line), fault.what());
       return;
     }
     for (const auto& [name, value] : table.as_table()) {
-      const int64_t line = value.location().line();
+      const int64_t line = line_of(value);
       if (const ConfigKey* key = find_key(section + "." + name)) {
         assign(*key, value, line, place(line));
       } else if (!ignores(section + "." + name, value)) {
@@ -400,12 +412,12 @@ class Reader {
     }
   }
 
-  bool ignores(const std::string& name, const toml::value& value) const {
-    const auto* const removed = std::ranges::find(kRemoved, name, &RemovedKey::name);
-    return removed != std::end(kRemoved) && (saved_ || describe(value) == removed->unset);
+  bool ignores(const std::string& name, const TomlValue& value) const {
+    const RemovedKey* const removed = find_removed_key(name);
+    return removed != nullptr && (saved_ || describe(value) == removed->unset);
   }
 
-  void assign(const ConfigKey& key, const toml::value& value, int64_t order, const std::string& where) {
+  void assign(const ConfigKey& key, const TomlValue& value, int64_t order, const std::string& where) {
     const std::string name = full_name(key);
     if (const auto complaint = std::visit(Assigner{key, value, config_}, key.type)) {
       add(order, where, config_error(name, complaint->needed, complaint->got, complaint->fix).what());
@@ -418,9 +430,9 @@ class Reader {
   void unknown_key(const std::string& section, const std::string& name, const std::string& value,
                    int64_t order, const std::string& where) {
     const std::string full = section.empty() ? name : section + "." + name;
-    const auto* const removed = std::ranges::find(kRemoved, full, &RemovedKey::name);
+    const RemovedKey* const removed = find_removed_key(full);
     const ConfigError error =
-        removed != std::end(kRemoved)
+        removed != nullptr
             ? config_error(full, "no key of this name, as it was removed", value, removed->fix)
             : config_error(brief(full), "a known key", shown(full), advice_for_key(section, name));
     add(order, where, error.what());

@@ -128,6 +128,16 @@ std::string full_name(const ConfigKey& key);
 /// The key of that full name, or null.
 const ConfigKey* find_key(std::string_view full_name);
 
+/// A key of earlier versions. Their files name every key: the value that asked for nothing is no reason to
+/// refuse them.
+struct RemovedKey {
+  std::string_view name;
+  std::string_view unset;  ///< as errors print it
+  std::string_view fix;
+};
+/// The removed key of that full name, or null.
+const RemovedKey* find_removed_key(std::string_view full_name);
+
 /// The full name of the first fixed key in which two configurations of a run differ; empty when there is
 /// none.
 std::string changed_fixed_key(const Config& saved, const Config& config);

@@ -2,12 +2,13 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/tools/program/field_image.h>
-#include <png.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 namespace meshgrad {
 namespace {
@@ -40,6 +41,23 @@ std::uint8_t interpolate(std::uint8_t from, std::uint8_t to, double part) {
   return static_cast<std::uint8_t>(std::lround(from + (to - from) * part));
 }
 
+using Bytes = std::vector<std::uint8_t>;
+
+void append_number(Bytes& bytes, std::uint32_t number) {
+  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<std::uint8_t>(number >> shift));
+}
+
+/// A chunk of a PNG file (W3C, Portable Network Graphics, section 5.3): length, type, data, CRC of type and
+/// data.
+void append_chunk(Bytes& png, std::string_view type, const Bytes& data) {
+  append_number(png, static_cast<std::uint32_t>(data.size()));
+  const std::size_t checked = png.size();
+  png.insert(png.end(), type.begin(), type.end());
+  png.insert(png.end(), data.begin(), data.end());
+  const uLong sum = crc32(0, png.data() + checked, static_cast<uInt>(png.size() - checked));
+  append_number(png, static_cast<std::uint32_t>(sum));
+}
+
 }  // namespace
 
 std::string_view name_of(ColourMap map) { return map == ColourMap::viridis ? "viridis" : "magma"; }
@@ -64,27 +82,39 @@ std::uint8_t FieldImage::byte_of(double value) {
 }
 
 std::vector<std::byte> encode_png(const FieldImage& image, ColourMap map) {
-  std::array<std::array<std::uint8_t, 4>, 256> palette{};  // red, green, blue, alpha
-  for (std::size_t i = FieldImage::kNotFinite; i < palette.size(); ++i) {
+  Bytes palette(3);  // red, green, blue; those of kNoMesh are not seen
+  for (std::size_t i = FieldImage::kNotFinite; i < 256; ++i) {
     const double value = i == FieldImage::kNotFinite ? std::numeric_limits<double>::quiet_NaN()
                                                      : (static_cast<double>(i) - FieldImage::kLowest) /
                                                            (kHighestByte - FieldImage::kLowest);
     const Colour colour = colour_of(map, value);
-    palette[i] = {colour.red, colour.green, colour.blue, 255};
+    palette.insert(palette.end(), {colour.red, colour.green, colour.blue});
   }
-  png_image header{};
-  header.version = PNG_IMAGE_VERSION;
-  header.width = static_cast<png_uint_32>(image.width);
-  header.height = static_cast<png_uint_32>(image.height);
-  header.format = PNG_FORMAT_RGBA_COLORMAP;
-  header.colormap_entries = palette.size();
-  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(header);
-  std::vector<std::byte> encoded(bytes);
-  if (png_image_write_to_memory(&header, encoded.data(), &bytes, 0, image.pixels.data(), 0, palette.data()) ==
-      0)
-    throw internal_error(fmt::format("libpng: {}", header.message));
-  encoded.resize(bytes);
-  return encoded;
+  Bytes header;
+  append_number(header, static_cast<std::uint32_t>(image.width));
+  append_number(header, static_cast<std::uint32_t>(image.height));
+  header.insert(header.end(),
+                {8, 3, 0, 0, 0});  // bits of an index into the palette; deflate, no filters, not interlaced
+  Bytes rows;
+  const auto width = static_cast<std::ptrdiff_t>(image.width);
+  for (auto row = image.pixels.begin(); row != image.pixels.end(); row += width) {
+    rows.push_back(0);  // no filter
+    rows.insert(rows.end(), row, row + width);
+  }
+  uLongf size = compressBound(rows.size());
+  Bytes packed(size);
+  if (compress(packed.data(), &size, rows.data(), rows.size()) != Z_OK)
+    throw internal_error("zlib: a picture was not compressed");
+  packed.resize(size);
+
+  Bytes png = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+  append_chunk(png, "IHDR", header);
+  append_chunk(png, "PLTE", palette);
+  append_chunk(png, "tRNS", {0});  // of kNoMesh; the other colours are opaque
+  append_chunk(png, "IDAT", packed);
+  append_chunk(png, "IEND", {});
+  const auto bytes = std::as_bytes(std::span(png));
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace meshgrad
