@@ -2,6 +2,7 @@
 #include <meshgrad/train/convert/cell_graph.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>

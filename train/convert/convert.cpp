@@ -3,6 +3,7 @@
 #include <meshgrad/train/data/host_memory_error.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>

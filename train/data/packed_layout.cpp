@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of the packed format that writer and reader share: layouts, checksums, metadata, statistics.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -166,11 +166,10 @@ __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int c
 }
 template <bool evict_first = false, class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
-  auto* const to = reinterpret_cast<Vector<T>*>(y + row * width + column);
   if constexpr (evict_first) {
-    store_evict_first(to, words, row >= 0);
+    store_evict_first(reinterpret_cast<Vector<T>*>(y + row * width + column), words, row >= 0);
   } else {
-    if (row >= 0) *to = std::bit_cast<Vector<T>>(words);
+    if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
   }
 }
 /// The same of a row of any width, value by value at any alignment; 0 for columns behind the width.

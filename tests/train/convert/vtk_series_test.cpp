@@ -238,6 +238,14 @@ TEST_CASE("an OpenFOAM case without VTK names the commands") {
   CHECK(contains(error, "fix: scripts/to-vtu "));
 }
 
+TEST_CASE("a series that is not one is refused, however deep it nests") {
+  SolverFolder folder;
+  folder.write_text("a.vtu.series", std::string(1'000'000, '[') + std::string(1'000'000, ']'));
+  folder.options.input /= "a.vtu.series";
+  CHECK(contains(message_of([&] { convert(folder.options); }), "a.vtu.series] needed JSON"));
+  CHECK(contains(message_of([&] { convert(folder.options); }), "got a JSON array"));
+}
+
 TEST_CASE("lists of the same field are separate trajectories") {
   SolverFolder folder;
   folder.options.split = {1};

@@ -234,6 +234,8 @@ TEST_CASE("history: settings that contradict it are refused") {
   CHECK(refused("").empty());
   CHECK(contains(refused("[task]\nname = \"steady_field\""),
                  "a.toml:2: [data.history] needed 1 with task.name"));
+  CHECK_FALSE(
+      contains(refused("inputs = [\"p\"]\n[task]\nname = \"steady_field\""), "where no input is a target"));
   CHECK(contains(refused("inputs = [\"p\"]"), "needed 1 where no input is a target"));
   CHECK(contains(refused("[unroll]\nsteps = 2"), "needed 1 with unroll.steps above 1"));
 }

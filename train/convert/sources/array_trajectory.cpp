@@ -2,6 +2,7 @@
 #include <meshgrad/train/convert/sources/array_trajectory.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -7,6 +7,7 @@
 
 #ifdef MESHGRAD_HAVE_HDF5
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <hdf5.h>
 
 #include <algorithm>

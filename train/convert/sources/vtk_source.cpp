@@ -49,9 +49,10 @@ std::vector<VtkFrame> frames_of_series(std::span<const std::byte> content, const
   const auto* begin = reinterpret_cast<const char*>(content.data());
   const auto json = nlohmann::json::parse(begin, begin + content.size(), nullptr, false);
   const auto wrong = [&](const nlohmann::json& found) {
-    return data_error(path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}",
-                      found.is_discarded() ? "text that is not JSON" : found.dump().substr(0, 80),
-                      "write it again with ParaView");
+    return data_error(
+        path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}",
+        found.is_discarded() ? "text that is not JSON" : fmt::format("a JSON {}", found.type_name()),
+        "write it again with ParaView");
   };
   if (!json.is_object() || !json.contains("files") || !json["files"].is_array()) throw wrong(json);
   std::vector<VtkFrame> frames;

@@ -2,6 +2,7 @@
 #include <meshgrad/train/convert/sources/xdmf_source.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <set>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/text.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys whose values are in range but contradict each other, or mean nothing for the task.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
@@ -25,7 +26,7 @@ class Checks {
     check_types("data.kinematic_types", config_.data.kinematic_types);
     check_noise();
     check_validation();
-    if (config_.data.history > 1) check_history();
+    if (config_.data.history > 1 && find_key("data.history")->applies_to(config_.task.name)) check_history();
     check_loss();
     check_steps();
     check_schedule();

@@ -264,7 +264,7 @@ void fit_recomputation(std::span<const StageCost> costs, DryModel& dry, int64_t 
   if (try_budget(over - 1) <= room) return;
   // The memory of a plan hardly falls when its budget rises, so the largest budget that fits is found by
   // bisection.
-  while (over - fits > room / kSteps + 1) {
+  while (over - fits > std::max<int64_t>(0, room) / kSteps + 1) {
     const int64_t middle = fits + (over - fits) / 2;
     (try_budget(middle) <= room ? fits : over) = middle;
   }

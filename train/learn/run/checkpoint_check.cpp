@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>

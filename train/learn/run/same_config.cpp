@@ -36,6 +36,11 @@ std::string_view line_at(std::string_view text, size_t begin) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
+std::string_view value_of(std::string_view line) {
+  const size_t equals = line.find(" = ");
+  return equals == std::string_view::npos ? "no such key" : line.substr(equals + 3);
+}
+
 }  // namespace
 
 void check_same_config(Ranks& ranks, const Config& config, std::string_view fix) {
@@ -48,10 +53,9 @@ void check_same_config(Ranks& ranks, const Config& config, std::string_view fix)
   const auto at = static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
   const size_t begin = at == 0 ? 0 : a.rfind('\n', at - 1) + 1;  // npos + 1 is 0
   const std::string_view first = line_at(a, begin), second = line_at(b, begin);
-  const size_t equals = first.find(" = ");
-  throw config_error(first.substr(0, equals), "the same value on all ranks",
-                     fmt::format("{} on rank 0 and {} on rank {}", first.substr(equals + 3),
-                                 second.substr(second.find(" = ") + 3), other),
+  // Another version of the program may have other keys, so a line may be of another key, or none.
+  throw config_error(first.substr(0, first.find(" = ")), "the same value on all ranks",
+                     fmt::format("{} on rank 0 and {} on rank {}", value_of(first), value_of(second), other),
                      fix);
 }
 

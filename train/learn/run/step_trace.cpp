@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/run/step_trace.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -3,6 +3,7 @@
 #include <meshgrad/train/learn/task/field_selection.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/task/mesh_task.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

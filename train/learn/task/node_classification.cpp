@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/task/node_classification.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -4,6 +4,7 @@
 #include <meshgrad/train/tools/extras/foreign_weights.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -11,6 +11,7 @@
 #include <meshgrad/train/tools/extras/import_weights.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/convert/sources/array_map.h>

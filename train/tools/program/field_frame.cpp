@@ -2,6 +2,7 @@
 #include <meshgrad/train/tools/program/field_frame.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace meshgrad {
 namespace {

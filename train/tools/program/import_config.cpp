@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/import_config.h>

@@ -6,6 +6,7 @@
 #include <meshgrad/train/tools/program/output.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace meshgrad::cli {
 namespace {
