@@ -125,20 +125,6 @@ __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-/// Stores 16 bytes in global memory, if `exists`, that are not read soon: caches drop their line before
-/// others.
-template <class T>
-__device__ void store_evict_first(Vector<T>* to, const Vector<uint32_t>& words, bool exists) {
-  asm volatile(
-      "{\n"
-      ".reg .pred exists;\n"
-      "setp.ne.b32 exists, %5, 0;\n"
-      "@exists st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};\n"
-      "}\n" ::"l"(__cvta_generic_to_global(to)),
-      "r"(words.v[0]), "r"(words.v[1]), "r"(words.v[2]), "r"(words.v[3]), "r"(static_cast<int>(exists))
-      : "memory");
-}
-
 /// The block's dynamic shared memory, of the size given to launch(). 128-byte aligned: byte 0 is in bank 0 of
 /// the 32 4-byte banks, on which every swizzle below relies.
 template <class T>
@@ -249,10 +235,6 @@ inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
 inline float fast_exp2(float x) { return exp2f(x); }
 inline float fast_reciprocal(float x) { return 1.0f / x; }
 inline void prefetch_l2(const void*) {}
-template <class T>
-void store_evict_first(Vector<T>* to, const Vector<uint32_t>& words, bool exists) {
-  if (exists) *to = std::bit_cast<Vector<T>>(words);
-}
 
 #endif
 

@@ -164,13 +164,9 @@ __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int c
   if (row < 0) return {};
   return std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(x + row * width + column));
 }
-template <bool evict_first = false, class T>
+template <class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
-  if constexpr (evict_first) {
-    store_evict_first(reinterpret_cast<Vector<T>*>(y + row * width + column), words, row >= 0);
-  } else {
-    if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
-  }
+  if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
 }
 /// The same of a row of any width, value by value at any alignment; 0 for columns behind the width.
 template <class T>
@@ -262,9 +258,8 @@ __device__ void load_narrow_operand(Operand<bands, 1>& a, const T* x, int width,
 }
 /// `all_bits` is 0xffffffff, a kernel argument whose value the compiler does not know. The AND with it is the
 /// move from an operand's order of registers to a vector's, which would otherwise be repeated at every
-/// multiplication. `evict_first`: what is stored is not read soon, so that rows which are stay in the L2
-/// cache.
-template <bool evict_first = false, class T, int bands, int groups>
+/// multiplication.
+template <class T, int bands, int groups>
 __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<bands>& rows,
                               uint32_t all_bits) {
 #pragma unroll
@@ -276,7 +271,7 @@ __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<ba
         Vector<uint32_t> words;
 #pragma unroll
         for (int i = 0; i < 4; ++i) words.v[i] = a.pair(band, half, group, i) & all_bits;
-        store_pairs<evict_first>(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
+        store_pairs(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
       }
 }
 
