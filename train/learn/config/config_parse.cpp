@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/data/number.h>
+#include <meshgrad/train/data/toml_place.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/config/syntax_place.h>
 
 #include <algorithm>
 #include <cmath>

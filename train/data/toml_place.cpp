@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/learn/config/syntax_place.h>
+#include <meshgrad/train/data/toml_place.h>
 
 #include <fmt/format.h>
 
