@@ -126,7 +126,7 @@ class Case(unittest.TestCase):
         (self.path / "text.mdlus").write_text("no archive")
         (self.path / "empty.pt").write_bytes(self.bytes_of({"epoch": 3}))
         for name, expected in {"none.pt": "needed a file, got none",
-                               "text.mdlus": "needed a .mdlus archive with model.pt, got another file",
+                               "text.mdlus": "needed a .mdlus archive with model.pt, got a file without one",
                                "empty.pt": "needed tensors, got a dict of epoch"}.items():
             done = self.run_script(self.path / name, "-o", self.path / "out")
             self.assertEqual(done.returncode, 1)

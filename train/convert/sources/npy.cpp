@@ -183,7 +183,8 @@ NpyArray parse_npy(std::span<const std::byte> file, std::string_view where) {
   const auto broken = [&](std::string_view got) {
     return data_error(where, "an array written by NumPy", got, "save it again with numpy.savez");
   };
-  if (file.size() < 12 || !text.starts_with(kMagic)) throw broken("something else");
+  if (file.size() < 12) throw broken(fmt::format("{} bytes", file.size()));
+  if (!text.starts_with(kMagic)) throw broken("a file that does not begin with NumPy's signature");
   const int version = static_cast<unsigned char>(text[6]);
   if (version < 1 || version > 3) throw broken(fmt::format("format version {}", version));
   const size_t prefix = version == 1 ? 10 : 12;

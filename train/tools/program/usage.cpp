@@ -125,7 +125,7 @@ std::string complaint(const std::string& where, const CLI::ParseError& error) {
     return "[" + name + "] needed one value, got " + rest.substr(rest.rfind(' ') + 1);
   if (is<CLI::ArgumentMismatch>(error)) return "[" + name + "] needed a value, got none";
   if (is<CLI::ExtrasError>(error)) return "[" + where + "] needed no further argument, got \"" + rest + "\"";
-  return "[" + where + "] needed arguments that fit together, got others";
+  return "[" + where + "] needed arguments that fit together, got " + text;
 }
 
 }  // namespace
