@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "simulated_ranks.h"
 #include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
@@ -105,6 +106,20 @@ inline TrainResult train_here(const Config& config, bool resume = false, std::fu
   options.resume = resume;
   options.observer.stop = std::move(stop);
   return train(runtime, config, options);
+}
+
+/// The same on simulated ranks; returns what the first one does.
+inline TrainResult train_on_ranks(int ranks, const Config& config, bool resume = false) {
+  TrainResult first;
+  on_ranks(ranks, [&](Ranks& own) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.resume = resume;
+    options.ranks = &own;
+    const TrainResult result = train(runtime, config, options);
+    if (own.first()) first = result;
+  });
+  return first;
 }
 
 /// Writes `config` as a file for the program.

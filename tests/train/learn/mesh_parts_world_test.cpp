@@ -33,18 +33,6 @@ Config with(const Moving& plate, const std::string& name) {
   return config;
 }
 
-TrainResult train_on_ranks(int ranks, const Config& config) {
-  TrainResult first;
-  test::on_ranks(ranks, [&](Ranks& own) {
-    Runtime runtime(RuntimeOptions{.threads = 1});
-    TrainOptions options;
-    options.ranks = &own;
-    const TrainResult result = train(runtime, config, options);
-    if (own.first()) first = result;
-  });
-  return first;
-}
-
 void check_same_run(const Config& config, const TrainResult& result, const Config& whole,
                     const TrainResult& expected) {
   const std::vector<double> losses = test::losses_of(config.run.dir), wanted = test::losses_of(whole.run.dir);
@@ -74,7 +62,7 @@ TEST_CASE("ranks and parts in turn train meshes with world edges") {
     CAPTURE(ranks);
     Config config = with(plate, "ranks" + std::to_string(ranks));
     config.ranks.partition = MeshPartition::rcb;
-    check_same_run(config, train_on_ranks(ranks, config), whole, expected);
+    check_same_run(config, test::train_on_ranks(ranks, config), whole, expected);
   }
   Config turns = with(plate, "in_turn");
   turns.ranks.parts_in_turn = 3;

@@ -8,7 +8,6 @@
 
 #include <cmath>
 
-#include "simulated_ranks.h"
 #include "support.h"
 #include "train/graph_case.h"
 
@@ -156,12 +155,7 @@ TEST_CASE("two ranks on one graph have the bits of one rank") {
   test::train_here(config);
   const auto whole = test::tensors_of(config);
   config.run.dir = (scratch.path / "ranks").string();
-  test::on_ranks(2, [&](Ranks& own) {
-    Runtime runtime(RuntimeOptions{.threads = 1});
-    TrainOptions options;
-    options.ranks = &own;
-    train(runtime, config, options);
-  });
+  test::train_on_ranks(2, config);
   CHECK(test::tensors_of(config) == whole);
 }
 
