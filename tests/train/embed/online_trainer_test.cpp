@@ -256,7 +256,7 @@ TEST_CASE("faults of a host application are refused with the fix") {
   Config wild = config;
   wild.optimizer.lr = 1e30;
   wild.train.clip_norm = 0;
-  wild.schedule.name = ScheduleName::constant;
+  wild.schedule.name = RateCurve::constant;
   OnlineTrainer exploding(runtime, wild, options);
   exploding.set_mesh(solver.mesh());
   append_frames(exploding, solver, 0, 4);

@@ -63,7 +63,7 @@ TEST_CASE("a run starts from weights trained on other data") {
   Config config = continued(first);
   config.data.path = test::pack_waves(scratch.path / "other", 5, 9).string();
   config.optimizer.lr = 0.0;
-  config.schedule.name = ScheduleName::constant;
+  config.schedule.name = RateCurve::constant;
 
   test::train_here(config);
   CHECK(changed_tensors(trained, test::tensors_of(config), "model.").empty());
@@ -230,7 +230,7 @@ TEST_CASE("a run without a new best ends early, and stays ended") {
   config.train.validate_every = 2;
   config.train.patience = 3;
   config.optimizer.lr = 0.0;  // nothing improves after the first validation
-  config.schedule.name = ScheduleName::constant;
+  config.schedule.name = RateCurve::constant;
   const TrainResult result = test::train_here(config);
   CHECK_FALSE(result.stopped);
   CHECK(result.state.best_step == 2);

@@ -256,7 +256,7 @@ TEST_CASE("a loss that is not finite is reported by its batch") {
     const ScratchDirectory scratch;
     Config config = failing_config(scratch.path, device);
     config.optimizer = {.name = OptimizerKind::sgd, .lr = 1e30};
-    config.schedule = {.name = ScheduleName::constant};
+    config.schedule = {.name = RateCurve::constant};
     config.train.clip_norm = 0.0;
     const std::string text = failure_of(config, device);
     CAPTURE(text);

@@ -82,9 +82,9 @@ TEST_CASE("a loss curve that cannot be written changes nothing") {
 
 TEST_CASE("a schedule in words") {
   ScheduleConfig schedule;
-  schedule.name = ScheduleName::constant;
+  schedule.name = RateCurve::constant;
   CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100)) == "learning rate 0.001, constant");
-  schedule.name = ScheduleName::cosine;
+  schedule.name = RateCurve::cosine;
   schedule.warmup_steps = 10;
   schedule.final_lr = 1e-6;
   CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100)) ==
@@ -97,7 +97,7 @@ TEST_CASE("a schedule in words") {
             .ends_with(
                 ", then cosine decay to 1e-06 and again from 0.001 after 20 steps, each cycle 2 times as "
                 "long"));
-  schedule = {.name = ScheduleName::step, .final_lr = 1e-6, .step_every = 30, .step_factor = 0.5};
+  schedule = {.name = RateCurve::step, .final_lr = 1e-6, .step_every = 30, .step_factor = 0.5};
   CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100)) ==
         "learning rate 0.001, then times 0.5 every 30 steps, not below 1e-06");
 }

@@ -33,19 +33,6 @@ Config parts_config(const ScratchDirectory& scratch, const std::string& name) {
   return config;
 }
 
-TrainResult train_in_parts(int ranks, const Config& config, bool resume = false) {
-  TrainResult first;
-  test::on_ranks(ranks, [&](Ranks& own) {
-    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
-    TrainOptions options;
-    options.resume = resume;
-    options.ranks = &own;
-    const TrainResult result = train(runtime, config, options);
-    if (own.first()) first = result;
-  });
-  return first;
-}
-
 /// Largest difference of two runs' losses, in shares of the loss.
 double difference_of_losses(const Config& a, const Config& b) {
   const std::vector<double> first = test::losses_of(a.run.dir), second = test::losses_of(b.run.dir);
@@ -85,7 +72,7 @@ TEST_CASE("2 and 3 ranks train each mesh as one does") {
         Config config =
             with(std::string(method == MeshPartition::rcb ? "rcb" : "metis") + std::to_string(ranks));
         config.ranks.partition = method;
-        const TrainResult result = train_in_parts(ranks, config);
+        const TrainResult result = test::train_on_ranks(ranks, config);
         CAPTURE(ranks);
         CAPTURE(deep);
         // 12 steps of Adam amplify the roundings of f32.
@@ -107,7 +94,7 @@ TEST_CASE("recomputed frames on parts exchange again") {
     config.train.validate_every = 0;
     config.unroll.steps = 3;
     config.recompute = recompute;
-    const TrainResult result = train_in_parts(ranks, config);
+    const TrainResult result = test::train_on_ranks(ranks, config);
     CHECK(result.state.step == 2);
     return std::pair(test::tensors_of(config), test::losses_of(config.run.dir));
   };
@@ -157,17 +144,17 @@ TEST_CASE("a run in parts repeats, and resumes on other ranks") {
     config.ranks.partition = MeshPartition::rcb;
     config.train.steps = steps;
     config.train.validate_every = 0;
-    config.schedule.name = ScheduleName::constant;
+    config.schedule.name = RateCurve::constant;
     return config;
   };
   const Config first = of("first", 12), second = of("second", 12);
-  train_in_parts(3, first);
-  train_in_parts(3, second);
+  test::train_on_ranks(3, first);
+  test::train_on_ranks(3, second);
   CHECK(test::tensors_of(first) == test::tensors_of(second));
   Config resumed = of("resumed", 6);
-  train_in_parts(2, resumed);
+  test::train_on_ranks(2, resumed);
   resumed.train.steps = 12;
-  train_in_parts(3, resumed, true);
+  test::train_on_ranks(3, resumed, true);
   CHECK(difference_of_losses(resumed, first) < 2e-4);
 }
 
@@ -197,7 +184,7 @@ TEST_CASE("ranks predict a mesh together, in the order of the data") {
   const ScratchDirectory scratch;
   Config config = parts_config(scratch, "run");
   config.ranks.partition = MeshPartition::rcb;
-  SUBCASE("trained so") { train_in_parts(2, config); }
+  SUBCASE("trained so") { test::train_on_ranks(2, config); }
   SUBCASE("trained by one process, which takes what training in parts refuses") {
     config.ranks.reduction = RankReduction::ordered;
     config.graphs = GraphsMode::capture;
@@ -236,13 +223,13 @@ TEST_CASE("a mesh is cut as a file says") {
   config.ranks.partition = MeshPartition::file;
   config.ranks.partition_file = owners.string();
   write_owners(49, 3);
-  train_in_parts(3, config);
+  test::train_on_ranks(3, config);
   CHECK(difference_of_losses(config, whole) < 2e-4);
 
   const auto says = [&](const char* text) {
     Config refused = config;
     refused.run.dir = (scratch.path / "refused").string();
-    CHECK_THROWS_WITH(train_in_parts(3, refused), doctest::Contains(text));
+    CHECK_THROWS_WITH(test::train_on_ranks(3, refused), doctest::Contains(text));
   };
   write_owners(48, 3);
   says("[ranks.partition_file] needed a line for each of 49 nodes, got 48");
@@ -269,7 +256,7 @@ TEST_CASE("keys that do not go with parts are refused") {
   says("[graphs]", [](Config& config) { config.graphs = GraphsMode::capture; });
   Config both = parts_config(scratch, "both");
   both.ranks.parts_in_turn = 2;
-  CHECK_THROWS_WITH(train_in_parts(2, both), doctest::Contains("[ranks.parts_in_turn]"));
+  CHECK_THROWS_WITH(test::train_on_ranks(2, both), doctest::Contains("[ranks.parts_in_turn]"));
 }
 
 }  // namespace meshgrad

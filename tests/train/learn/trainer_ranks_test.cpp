@@ -422,7 +422,7 @@ TEST_CASE("a loss that is not finite is the error of one rank") {
   config.optimizer.name = OptimizerKind::sgd;
   config.optimizer.lr = 1e3;
   config.train.clip_norm = 0.0;
-  config.schedule.name = ScheduleName::constant;
+  config.schedule.name = RateCurve::constant;
   const RanksRun run = try_training({.ranks = 3, .timeout = 60s, .loss = {}}, config);
   CHECK(run.endings[0].find("needed a finite loss") != std::string::npos);
   CHECK(run.endings[1].find("the end of rank 0") != std::string::npos);

@@ -321,7 +321,7 @@ TEST_CASE("accumulated batches have the loss of one large batch") {
   config.loss.name = LossName::relative_l2;
   config.train.steps = 2;
   config.optimizer.lr = 0.0;
-  config.schedule.name = ScheduleName::constant;
+  config.schedule.name = RateCurve::constant;
   config.precision = DType::f64;
   test::train_here(config);
   const std::vector<double> split = test::losses_of(config.run.dir);

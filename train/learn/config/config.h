@@ -20,7 +20,6 @@ enum class Prediction : uint8_t {
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
 enum class ModelName : uint8_t { mesh_graph_net };
-using ScheduleName = RateCurve;
 enum class NormalizeMode : uint8_t { dataset, online };
 /// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
 /// data.
@@ -171,7 +170,7 @@ struct LossScaleConfig {
 };
 
 struct ScheduleConfig {
-  ScheduleName name = ScheduleName::exponential;
+  RateCurve name = RateCurve::exponential;
   double final_lr = 1e-6;
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;  ///< 0: train.steps

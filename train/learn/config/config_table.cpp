@@ -83,9 +83,9 @@ constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_r
 constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
 constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
                                   is("sgd", OptimizerKind::sgd)};
-constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
-                                 is("exponential", ScheduleName::exponential),
-                                 is("cosine", ScheduleName::cosine), is("step", ScheduleName::step)};
+constexpr Choice kSchedules[] = {is("constant", RateCurve::constant),
+                                 is("exponential", RateCurve::exponential), is("cosine", RateCurve::cosine),
+                                 is("step", RateCurve::step)};
 constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
                                       is("online", NormalizeMode::online)};
 constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),

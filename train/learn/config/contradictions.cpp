@@ -209,11 +209,11 @@ class Checks {
 
   void check_schedule() {
     const ScheduleConfig& schedule = config_.schedule;
-    const bool constant = schedule.name == ScheduleName::constant;
-    refuse(schedule.name == ScheduleName::exponential && schedule.final_lr <= 0,
+    const bool constant = schedule.name == RateCurve::constant;
+    refuse(schedule.name == RateCurve::exponential && schedule.final_lr <= 0,
            {"schedule.final_lr", "schedule.name"}, "more than 0, as exponential decay never arrives there",
            "set schedule.final_lr = 1e-6 or schedule.name = \"cosine\"");
-    refuse(schedule.restart_every > 0 && (constant || schedule.name == ScheduleName::step),
+    refuse(schedule.restart_every > 0 && (constant || schedule.name == RateCurve::step),
            {"schedule.restart_every", "schedule.name"},
            "0 unless schedule.name is \"exponential\" or \"cosine\"",
            "set schedule.restart_every = 0 or schedule.name = \"cosine\"");
