@@ -336,6 +336,12 @@ TEST_CASE("damaged files of VTK are one error that names the array") {
   const auto error = [](const std::string& from, const std::string& to) {
     return message_of([&] { parse(replaced(kSquare, from, to)); });
   };
+  const auto legacy = [](const std::string& from, const std::string& to) {
+    return message_of([&] { parse(replaced(kLegacy, from, to)); });
+  };
+  CHECK(
+      contains(legacy("default\n1 2 3 4", "default\n1 2 0x 4"), "needed 4 numbers, got \"0x\" at number 2;"));
+  CHECK(contains(legacy("ASCII", "TEXT"), "needed ASCII or BINARY in line 3, got \"TEXT\";"));
   CHECK(contains(error("1 2 3 4e0", "1 2 3"), "array p] needed 4 numbers"));
   CHECK(contains(error("1 2 3 4e0", "1 2 3 4 5"), "array p] needed 4 numbers"));
   CHECK(contains(error("1 2 3 4e0", "1 2 3 x"), "array p] needed 4 numbers"));

@@ -45,11 +45,11 @@ class LegacyReader {
   VtkGrid read() {
     const std::string_view first = text_.line();
     if (!first.starts_with("# vtk DataFile Version"))
-      throw broken("a first line \"# vtk DataFile Version\"", fmt::format("\"{}\"", first.substr(0, 40)));
+      throw unexpected("a first line \"# vtk DataFile Version\"", first);
     text_.line();  // the title
     const std::string_view form = text_.word();
     binary_ = form == "BINARY";
-    if (!binary_ && form != "ASCII") throw broken("ASCII or BINARY in line 3", form);
+    if (!binary_ && form != "ASCII") throw unexpected("ASCII or BINARY in line 3", form);
     for (std::string_view word = text_.word(); !word.empty(); word = text_.word()) read_section(word);
     if (grid_.points.size() == 0) throw broken("POINTS", "none");
     read_polyhedra();
@@ -58,8 +58,10 @@ class LegacyReader {
 
  private:
   DataError broken(std::string_view needed, std::string_view got) const {
-    return data_error(name_, needed, fmt::format("\"{}\"", got.substr(0, 40)),
-                      "copy the file again, or write it with VTK or meshio");
+    return data_error(name_, needed, got, "copy the file again, or write it with VTK or meshio");
+  }
+  DataError unexpected(std::string_view needed, std::string_view word) const {
+    return broken(needed, word.empty() ? "the end" : fmt::format("\"{}\"", word.substr(0, 40)));
   }
 
   void read_section(std::string_view word) {
@@ -115,7 +117,7 @@ class LegacyReader {
       read_fields();
       return;
     }
-    if (arrays_ == nullptr) throw broken("POINT_DATA or CELL_DATA before it", word);
+    if (arrays_ == nullptr) throw unexpected("POINT_DATA or CELL_DATA before it", word);
     const std::string name = decoded_name(text_.word());
     if (word == "SCALARS") {
       const VtkType of = type();
@@ -146,7 +148,7 @@ class LegacyReader {
     } else if (word == "LOOKUP_TABLE") {
       numbers(count() * 4, binary_ ? VtkType{'u', 1} : VtkType{'f', 4});
     } else {
-      throw broken("a section that VTK's format has", word);
+      throw unexpected("a section that VTK's format has", word);
     }
   }
 
@@ -164,7 +166,7 @@ class LegacyReader {
       if (components > 65535) throw broken("at most 65535 components", fmt::format("{}", components));
       const auto of = vtk_type(type_name);
       if (!of) {
-        if (type_name != "string") throw broken("a type of numbers", type_name);
+        if (type_name != "string") throw unexpected("a type of numbers", type_name);
         skip_strings(components * tuples);
         grid_.left_out.push_back(name);
         continue;
@@ -200,12 +202,12 @@ class LegacyReader {
   }
   int small_number(std::string_view word) const {
     if (word.size() == 1 && word[0] >= '1' && word[0] <= '9') return word[0] - '0';
-    throw broken("1 to 9 components", word);
+    throw unexpected("1 to 9 components", word);
   }
   VtkType type() {
     const std::string_view word = text_.word();
     if (const auto found = vtk_type(word)) return *found;
-    throw broken("a type of numbers", word);
+    throw unexpected("a type of numbers", word);
   }
 
   VtkValues numbers(size_t count, VtkType type) {
@@ -241,7 +243,7 @@ class LegacyReader {
       cells = first == 0 ? 0 : first - 1;
       std::vector<int64_t> offsets = integers(first, type());
       if (const std::string_view word = text_.word(); word != "CONNECTIVITY")
-        throw broken("CONNECTIVITY", word.empty() ? "the end" : word);
+        throw unexpected("CONNECTIVITY", word);
       const std::vector<int64_t> points = integers(second, type());
       if (!offsets.empty() && (offsets.front() != 0 || offsets.back() != static_cast<int64_t>(second)))
         throw broken(fmt::format("offsets from 0 to {}, the number of points", second),
