@@ -28,6 +28,7 @@ HIDDEN = {  # what a room does not see of the folders below train/
 }
 ABOVE_ALL = ["bench", "tests", "examples"]
 CODE = {".h", ".cpp", ".cu", ".cuh"}
+SCRIPTS = ["scripts/*", "bench/studies/*", "tests/cuda/*", "cmake/*", "**/CMakeLists.txt"]
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 
@@ -128,7 +129,7 @@ def faults(root):
         # Highway is configured by macros: HWY_TARGET_INCLUDE, HWY_ONCE and the like are not ours to avoid.
         macros += [f"{path}:{n}" for n, line in enumerate(lines, 1)
                    if re.match(r"\s*#\s*define\s+(?!HWY_)", line)]
-    for script in sorted([*root.glob("scripts/*"), *root.glob("cmake/*"), *root.glob("**/CMakeLists.txt")]):
+    for script in sorted(path for glob in SCRIPTS for path in root.glob(glob)):
         if "build" not in script.relative_to(root).parts and script.is_file():
             if SPDX not in "".join(script.read_text().splitlines()[:2]):
                 yield f"{script.relative_to(root)}:1: the first lines lack {SPDX}"
