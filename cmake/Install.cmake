@@ -17,7 +17,6 @@ set(public_headers
   engine/ranks/collectives.h
   engine/ranks/mpi.h
   engine/ranks/ranks.h
-  engine/ranks/tcp.h
   engine/memory/caching_allocator.h
   engine/memory/options.h
   engine/memory/source.h

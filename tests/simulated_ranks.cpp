@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simulated_ranks.h"
 
-#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
@@ -194,40 +193,6 @@ void on_ranks(const SimulatedNetwork& network, const std::function<void(Ranks&)>
     if (!ending.empty() && !follows) break;
   }
   if (!error.empty()) throw std::runtime_error(error);
-}
-
-void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
-                            const std::string& text) {
-  for (const bool fails : {false, true}) {
-    const auto begin = Clock::now();
-    const Endings endings = run([&](Ranks& ranks) {
-      barrier(ranks, "start");
-      if (ranks.rank() != 1) return barrier(ranks, "sum");
-      if (fails) throw internal_error("no memory");
-      ranks.leave();
-    });
-    CHECK(Clock::now() - begin < std::chrono::seconds(30));
-    CHECK((endings[1].find("no memory") != std::string::npos) == fails);
-    CHECK(endings[1].empty() != fails);
-    for (const size_t other : {size_t{0}, size_t{2}})
-      CHECK_MESSAGE(endings[other].find(text) != std::string::npos, endings[other]);
-  }
-}
-
-void check_a_rank_that_is_through(const std::function<Endings(const std::function<void(Ranks&)>&)>& run) {
-  const Endings endings = run([](Ranks& ranks) {
-    Ranks own(std::move(ranks));
-    barrier(own, "start");
-    const int other = 3 - own.rank();
-    for (int round = 0; round < 200 && own.rank() > 0; ++round) {
-      int here = 100 * own.rank() + round, there = 0;
-      const Send send{other, std::as_bytes(std::span(&here, 1))};
-      const Receive receive{other, std::as_writable_bytes(std::span(&there, 1))};
-      own.exchange(std::span(&send, 1), std::span(&receive, 1), "pairs");
-      if (there != 100 * other + round) throw internal_error("another message");
-    }
-  });
-  CHECK(endings == Endings{"", "", ""});
 }
 
 }  // namespace meshgrad::test

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/mpi.h>
-#include <meshgrad/engine/ranks/tcp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,7 +14,7 @@ namespace meshgrad {
 
 namespace {
 
-constexpr const char* kTcp = "WORLD_SIZE";
+constexpr const char* kTorchrun = "WORLD_SIZE";
 
 std::optional<Launcher> launcher_of(const char* name) {
   const char* value = std::getenv(name);
@@ -27,25 +26,26 @@ std::optional<Launcher> launcher_of(const char* name) {
 
 std::optional<Launcher> found_launcher() {
   // SLURM jobs start one torchrun a host by srun, whose variables torchrun's processes inherit.
-  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return launcher_of(kTcp);
+  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return launcher_of(kTorchrun);
   // Open MPI, MPICH and Intel MPI, MVAPICH, SLURM's srun.
   for (const char* name :
-       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", kTcp})
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", kTorchrun})
     if (const std::optional<Launcher> launcher = launcher_of(name)) return launcher;
   return std::nullopt;
 }
 
 namespace {
 
-/// As long as other programs wait for each other; `timeout` may be the time that a whole job takes.
-Ranks ranks_by_tcp(const RanksOptions& options) {
-  const std::chrono::milliseconds longest = std::chrono::minutes(5);
-  return Ranks(connect_by_tcp(tcp_job_of_environment(), std::min(options.timeout, longest)), options);
-}
-
 ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::string_view fix) {
   return config_error(fmt::format("{}={}", launcher.variable, launcher.processes),
                       fmt::format("{} ranks that MPI connects", launcher.processes), got, fix);
+}
+
+void check_launcher(const Launcher& launcher) {
+  if (launcher.variable != kTorchrun) return;
+  throw launcher_error(launcher, "a launcher without MPI, as torchrun is",
+                       fmt::format("start them by mpirun -n {} or srun, or unset {} for one process",
+                                   launcher.processes, kTorchrun));
 }
 
 }  // namespace
@@ -54,18 +54,18 @@ ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::
 
 bool mpi_built() { return false; }
 
-Ranks launched_ranks(const RanksOptions& options) {
+Ranks launched_ranks(const RanksOptions&) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
-  if (launcher->variable == kTcp) return ranks_by_tcp(options);
+  check_launcher(*launcher);
   throw launcher_error(*launcher, "a build without MPI",
-                       "install MPI (scripts/setup --mpi) and build again, start the ranks with torchrun, or "
-                       "one process, with run.threads for its CPU cores");
+                       "install MPI (scripts/setup) and build again, or start one process, with run.threads "
+                       "for its CPU cores");
 }
 
 Ranks ranks_of_communicator(int, const RanksOptions&) {
   throw config_error("communicator", "a build with MPI", "a build without MPI",
-                     "install MPI (scripts/setup --mpi) and build again");
+                     "install MPI (scripts/setup) and build again");
 }
 
 #else
@@ -252,7 +252,7 @@ class MpiTransport final : public RankTransport {
 Ranks launched_ranks(const RanksOptions& options) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
-  if (launcher->variable == kTcp) return ranks_by_tcp(options);
+  check_launcher(*launcher);
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   int size = 1;

@@ -163,15 +163,6 @@ void Ranks::leave() noexcept {
   if (transport_ != nullptr && !std::exchange(left_, true)) transport_->leave();
 }
 
-std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
-  const auto end = Clock::now() + within;
-  for (;;) {
-    const std::optional<int> code = transport_ == nullptr ? std::nullopt : transport_->ended_by_other();
-    if (code || Clock::now() >= end) return code;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 void Ranks::finish() {
   if (transport_ == nullptr || left_) return;
   or_leave(*this, [&] { end_barrier(*this); });

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +31,7 @@ struct Receive {
   std::span<std::byte> bytes;
 };
 
-/// What carries the messages: MPI (mpi.h), TCP (tcp.h), or the threads of a test. It knows no deadline.
+/// What carries the messages: MPI (mpi.h), or the threads of a test. It knows no deadline.
 class RankTransport {
  public:
   /// Messages in flight. Destroyed while some are missing, it gives them up: then the job can only end.
@@ -57,8 +56,6 @@ class RankTransport {
   virtual void leave() noexcept = 0;
   /// Throws RankFailure if another rank is known to have ended, for those that wait for something else.
   virtual void check() {}
-  /// The exit code with which another rank has ended the job, where this one lives to see it.
-  virtual std::optional<int> ended_by_other() { return std::nullopt; }
   /// All ranks are done: the last call.
   virtual void finish() {}
 };
@@ -131,8 +128,6 @@ class Ranks {
   void leave() noexcept;
   /// Whether this rank exchanges no more messages: after leave(), abort() and finish().
   bool left() const { return left_; }
-  /// The exit code of another rank that has called abort(), or does so within this time.
-  std::optional<int> ended_by_other(std::chrono::milliseconds within);
   /// At the regular end, on every rank: the last call, which waits for the others. Does nothing after
   /// leave(). Throws RankError.
   void finish();
