@@ -48,6 +48,7 @@ set(public_headers
   train/embed/online_trainer.h
   train/learn/run/checkpoint.h
   train/learn/run/optimizer.h
+  train/learn/run/run_event.h
   train/embed/predictor.h
   train/learn/run/train_options.h
   train/learn/task/prediction.h)

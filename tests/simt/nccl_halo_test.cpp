@@ -384,7 +384,7 @@ std::map<std::string, std::string> trained(const SimulatedNetwork& network, Conf
     Runtime runtime({.device = kDevice, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
     TrainOptions options;
     options.ranks = &on;
-    if (on.first()) options.observer.message = [&](const std::string& text) { messages += text + "\n"; };
+    if (on.first()) options.observer.event = [&](const RunEvent& event) { messages += event.text + "\n"; };
     train(runtime, config, options);
   });
   return tensors_of(config);

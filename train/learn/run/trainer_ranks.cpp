@@ -41,12 +41,16 @@ void Trainer::describe_parts() const {
                                  ? config_.ranks.partition_file
                                  : "recursive coordinate bisection";
   if (parts_->in_turn()) {
-    message(
-        fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
-                    parts_->count(), method));
+    tell(RunEventKind::parts,
+         fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
+                     parts_->count(), method),
+         {{"parts", parts_->count()}, {"rows_by", "host"}});
   } else {
-    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
-                        sum_.between_gpus() != nullptr ? "; NCCL exchanges the rows at their borders" : ""));
+    const bool nccl = sum_.between_gpus() != nullptr;
+    tell(RunEventKind::parts,
+         fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
+                     nccl ? "; NCCL exchanges the rows at their borders" : ""),
+         {{"parts", int64_t{ranks_.size()}}, {"rows_by", nccl ? "nccl" : "ranks"}});
   }
 }
 
@@ -70,7 +74,8 @@ int64_t Trainer::bytes_sent() const {
 }
 
 void Trainer::describe_ranks() {
-  if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
+  if (const std::string path = sum_.choose_path(); !path.empty())
+    tell(RunEventKind::reduction, path, {{"by", sum_.between_gpus() != nullptr ? "nccl" : "host"}});
   if (parts_) {
     parts_->use(sum_.between_gpus());
     return describe_parts();
@@ -85,11 +90,12 @@ void Trainer::describe_ranks() {
     text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
                         imbalance(edges, loader_.deal(state_.step)));
   }
-  message(text);
+  tell(RunEventKind::ranks, text, {{"ranks", int64_t{ranks_.size()}}, {"samples", window}});
   if (window < ranks_.size()) {
-    message(fmt::format(
-        "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each", window,
-        ranks_.size()));
+    tell(RunEventKind::warning,
+         fmt::format(
+             "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each",
+             window, ranks_.size()));
   }
 }
 
@@ -117,9 +123,11 @@ void Trainer::end_trace() {
   if (!ranks_.first()) return;
   try {
     write_file_atomically(path, text);
-    message(fmt::format("trace of step {}: {}, for https://ui.perfetto.dev", state_.step, path.string()));
+    tell(RunEventKind::trace,
+         fmt::format("trace of step {}: {}, for https://ui.perfetto.dev", state_.step, path.string()),
+         {{"file", path.string()}});
   } catch (const Error& error) {
-    message(fmt::format("warning: no trace: {}", error.what()));
+    tell(RunEventKind::warning, fmt::format("warning: no trace: {}", error.what()));
   }
 }
 
