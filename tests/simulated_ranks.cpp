@@ -97,9 +97,9 @@ struct Awaited {
   bool arrived;
 };
 
-class SimulatedFlight final : public RankTransport::Flight {
+class SimulatedRequest final : public RankTransport::Request {
  public:
-  SimulatedFlight(Network& network, int rank, std::vector<Awaited> awaited)
+  SimulatedRequest(Network& network, int rank, std::vector<Awaited> awaited)
       : network_(network), rank_(rank), awaited_(std::move(awaited)) {}
   bool done() override {
     bool all = true;
@@ -128,7 +128,7 @@ class SimulatedTransport final : public RankTransport {
   int rank() const override { return rank_; }
   int size() const override { return network_.options().ranks; }
   uint64_t host() const override { return static_cast<uint64_t>(rank_ / network_.options().ranks_per_host); }
-  std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+  std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) override {
     const SimulatedNetwork::Loss& loss = network_.options().loss;
     if (loss.rank == rank_ && exchanges_++ == loss.at) {
       if (loss.hangs) network_.hang();
@@ -141,7 +141,7 @@ class SimulatedTransport final : public RankTransport {
     for (const Send& send : sends) network_.send(rank_, send.to, sent_[send.to]++, send.bytes);
     std::vector<Awaited> awaited;
     for (const Receive& receive : receives) awaited.push_back({receive, received_[receive.from]++, false});
-    return std::make_unique<SimulatedFlight>(network_, rank_, std::move(awaited));
+    return std::make_unique<SimulatedRequest>(network_, rank_, std::move(awaited));
   }
   void check() override { network_.check(); }
   void abort(int) noexcept override { network_.abort(rank_); }

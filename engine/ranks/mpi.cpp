@@ -112,9 +112,9 @@ void check_left(MPI_Comm communicator) {
                     fmt::format("the end of rank {}", status.MPI_SOURCE), "see its error"};
 }
 
-class MpiFlight final : public RankTransport::Flight {
+class MpiRequest final : public RankTransport::Request {
  public:
-  MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
+  MpiRequest(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
       : communicator_(communicator) {
     for (const Receive& receive : receives) {
       for (const std::span<std::byte> part : parts_of(receive.bytes)) {
@@ -133,7 +133,7 @@ class MpiFlight final : public RankTransport::Flight {
     }
   }
   /// The buffers go: MPI must write no more. What is being sent may not be cancelled; the job ends anyway.
-  ~MpiFlight() override {
+  ~MpiRequest() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == MPI_REQUEST_NULL) continue;
       if (i >= received_) {
@@ -144,8 +144,8 @@ class MpiFlight final : public RankTransport::Flight {
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
   }
-  MpiFlight(const MpiFlight&) = delete;
-  MpiFlight& operator=(const MpiFlight&) = delete;
+  MpiRequest(const MpiRequest&) = delete;
+  MpiRequest& operator=(const MpiRequest&) = delete;
 
   bool done() override {
     bool all = true;
@@ -215,12 +215,12 @@ class MpiTransport final : public RankTransport {
     MPI_Get_processor_name(name.data(), &length);
     return std::hash<std::string_view>()(std::string_view(name).substr(0, static_cast<size_t>(length)));
   }
-  std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+  std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) override {
     if (mpi_finalised())
       throw RankFailure{sends.empty() ? receives.front().from : sends.front().to,
                         "MPI until the last message", "MPI_Finalize before it",
                         "end the Ranks, or close the runtime, before MPI_Finalize"};
-    return std::make_unique<MpiFlight>(communicator_, sends, receives);
+    return std::make_unique<MpiRequest>(communicator_, sends, receives);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
   void check() override {

@@ -35,9 +35,9 @@ struct Receive {
 class RankTransport {
  public:
   /// Messages in flight. Destroyed while some are missing, it gives them up: then the job can only end.
-  class Flight {
+  class Request {
    public:
-    virtual ~Flight() = default;
+    virtual ~Request() = default;
     /// Whether every message was sent and has arrived; returns at once. Throws RankFailure.
     virtual bool done() = 0;
     /// A rank whose message is missing, or that has not taken one. Only after done() was false.
@@ -49,7 +49,7 @@ class RankTransport {
   /// The same number for ranks of one host.
   virtual uint64_t host() const = 0;
   /// The n-th message from one rank to another fills the n-th receive that the other started for it.
-  virtual std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  virtual std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
   /// Ends every rank of the job with an exit code, this one included where ranks are processes.
   virtual void abort(int exit_code) noexcept = 0;
   /// This rank exchanges no more messages: ranks that wait for one of it get a RankFailure. Processes go on.
@@ -75,7 +75,7 @@ class Ranks {
   /// One exchange in flight. Its buffers must stay until Ranks::wait.
   class Exchange {
     friend class Ranks;
-    std::unique_ptr<RankTransport::Flight> flight;
+    std::unique_ptr<RankTransport::Request> request;
     std::string operation;
   };
 

@@ -225,7 +225,8 @@ bool Trainer::train_window() {
   }
   if (warming_up()) return true;
   const bool split = loader_.is_split(state_.step);
-  sum_.begin(split ? &loader_.deal(state_.step) : nullptr, loader_.window_samples(state_.step), *optimizer_);
+  sum_.begin(split ? &loader_.assignment(state_.step) : nullptr, loader_.window_samples(state_.step),
+             *optimizer_);
   if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
   const int64_t batches = loader_.batches(state_.step);
   while (state_.micro < batches) {
@@ -234,7 +235,7 @@ bool Trainer::train_window() {
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
   sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
-  small_batch_ = small_batch();  // behind the messages of the sum, of which ranks began different numbers
+  small_batch_ = small_batch();  // after the messages of the sum, of which ranks began different numbers
   if (!ranks_.single()) check_state();
   return true;
 }

@@ -88,7 +88,7 @@ void Trainer::describe_ranks() {
                                  config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
   if (loader_.is_split(state_.step)) {
     text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
-                        imbalance(edges, loader_.deal(state_.step)));
+                        imbalance(edges, loader_.assignment(state_.step)));
   }
   tell(RunEventKind::ranks, text, {{"ranks", int64_t{ranks_.size()}}, {"samples", window}});
   if (window < ranks_.size()) {
@@ -103,7 +103,7 @@ void Trainer::check_trace() const {
   const int64_t asked = options_.trace_step;
   if (asked == 0 || (asked > state_.step && asked <= loader_.total_steps())) return;
   throw config_error("--trace",
-                     fmt::format("a step behind step {} and up to {}", state_.step, loader_.total_steps()),
+                     fmt::format("a step after step {} and up to {}", state_.step, loader_.total_steps()),
                      fmt::format("{}", asked), "name a step that this run makes");
 }
 
