@@ -173,6 +173,7 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
 TEST_CASE("a budget is kept to down to the least memory") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
+  config.run.threads = 2;  // each thread takes memory
   config.model.width = 16;
   config.model.blocks = 3;
   const Task task = make_task(config, Dataset::open(config.data.path));
