@@ -60,7 +60,7 @@ TEST_CASE("lines that are no events are left out") {
   CHECK_THROWS_AS(read_events(scratch.path / "none"), DataError);
 }
 
-TEST_CASE("every kind of event has a name of its own, and a line in the docs") {
+TEST_CASE("each kind of event has its own name and a line in the docs") {
   std::set<std::string_view> names;
   const std::string page = test::read_text(test::source_file("docs/run-directory.md"));
   for (int kind = 0; kind <= static_cast<int>(RunEventKind::bytes_sent); ++kind) {

@@ -35,7 +35,7 @@ TEST_CASE("in rounds each rank gets one of consecutive samples") {
   CHECK(assign_in_rounds(edges, 1) == WindowAssignment{{0, 1, 2, 3, 4}});
 }
 
-TEST_CASE("an assignment is complete, and balanced as far as its rule promises") {
+TEST_CASE("an assignment is complete, and as balanced as promised") {
   std::mt19937 random(5);
   for (const size_t samples : {0, 1, 2, 7, 31, 64}) {
     std::vector<int64_t> edges(samples);

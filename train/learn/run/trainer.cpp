@@ -492,23 +492,4 @@ void Trainer::pause() const {
   if (ranks_.first() && options_.observer.pause) options_.observer.pause();
 }
 
-TrainResult Trainer::result(bool was_stopped) const {
-  if (!ranks_.single() && !step_seconds_.empty()) {
-    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
-    tell(RunEventKind::bytes_sent,
-         fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6),
-         {{"bytes_per_step", bytes}});
-  }
-  TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
-  if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
-  if (step_seconds_.empty()) return result;
-  result.first_step_seconds = step_seconds_.front();
-  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
-  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  result.median_step_seconds = *middle;
-  result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
-  return result;
-}
-
 }  // namespace meshgrad

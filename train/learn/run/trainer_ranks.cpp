@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer: what it agrees on with other ranks, and says of them; the trace of one step.
+// Trainer: what it agrees on with other ranks, and says of them; the trace of one step; the result.
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
@@ -129,6 +129,25 @@ void Trainer::end_trace() {
   } catch (const Error& error) {
     tell(RunEventKind::warning, fmt::format("warning: no trace: {}", error.what()));
   }
+}
+
+TrainResult Trainer::result(bool was_stopped) const {
+  if (!ranks_.single() && !step_seconds_.empty()) {
+    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
+    tell(RunEventKind::bytes_sent,
+         fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6),
+         {{"bytes_per_step", bytes}});
+  }
+  TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
+  if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
+  if (step_seconds_.empty()) return result;
+  result.first_step_seconds = step_seconds_.front();
+  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  result.median_step_seconds = *middle;
+  result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
+  return result;
 }
 
 }  // namespace meshgrad
