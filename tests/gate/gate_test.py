@@ -166,7 +166,7 @@ class GateTest(unittest.TestCase):
         self.assertRegex(ended.stdout.splitlines()[0], r"^ok +environment +[0-9.]+ s  ")
         # The fastest of our rows of a size, the ratios to PyTorch, a step's launches.
         page = ended.stdout
-        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
+        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2 | 6 (3.00) | none |",
                      "| train, 100 nodes | 1.000 | none | none |",
                      "No bounds: peaks are known of NVIDIA A100-SXM4-80GB, ", "| edge_backward | 15 | 4.000 |"):
             self.assertIn(line, page)
