@@ -64,11 +64,12 @@ template <class T, int W, bool smooth>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     edge_backward_kernel(EdgeBackwardArgs<T> args) {
   using Backward = EdgeMlpBackward<T, W, smooth>;
-  constexpr int kWarpWords = Backward::kWarpWords + BackwardSums<T, W>::kStageFloats;
   const EdgeInputs<T>& in = args.inputs;
-  const FusedShared<W> shared(in.matrix_words, kWarpWords);
+  const int layers_words = Backward::warp_words(in.layers.layers);
+  const int warp_words = layers_words + BackwardSums<T, W>::kStageFloats;
+  const FusedShared<W> shared(in.matrix_words, warp_words);
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
-  float* const stage = shared.warp + Backward::kWarpWords;
+  float* const stage = shared.warp + layers_words;
   Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
   const int rounds = rounds_of<kBackwardTogether<W>>(
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     // With half of the registers, the tile's indices are loaded twice instead of kept.
     const EdgeTile<W> tile = kFusedBlocks<W> > 1 ? EdgeTile<W>(in.list, range, round) : next;
     next = EdgeTile<W>(in.list, range, round + 1);
+    if (W < 256 && tile.edges.empty()) continue;
     WideSums<W> z;
     WideOperand<W> h;
     if constexpr (kFusedBlocks<W> == 2) {
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     if (args.d_edges != nullptr) store_edge_gradient(args, tile, z);
   }
   sums.finish(in.list);
-  backward.write_column_sums(kWarpWords);
+  backward.write_column_sums(warp_words);
 }
 
 template <bool smooth>
