@@ -37,10 +37,14 @@ struct TileMlpBackward {
   using Band = LoadedRows<kGroups>;
   static constexpr int kMaskWords = ReluMask<kBands, kGroups>::kWarpWords;
   /// Shared memory of a warp: column sums of the biases, then of gain and norm bias, then the relu masks of
-  /// the hidden layers.
-  __host__ __device__ static constexpr int sum_words(int layers) { return (layers + 2) * W; }
+  /// the hidden layers. At width 256, where a block has the memory anyway, with places for the most layers: a
+  /// constant costs no register.
+  __host__ __device__ static constexpr int layers_of(int layers) {
+    return W == 256 ? kMaxFusedLayers : layers;
+  }
+  __host__ __device__ static constexpr int sum_words(int layers) { return (layers_of(layers) + 2) * W; }
   __host__ __device__ static constexpr int warp_words(int layers) {
-    return sum_words(layers) + (smooth ? 0 : (layers - 1) * kMaskWords);
+    return sum_words(layers) + (smooth ? 0 : (layers_of(layers) - 1) * kMaskWords);
   }
 
   Mlp& mlp;
@@ -151,7 +155,7 @@ struct TileMlpBackward {
   __device__ void write_column_sums(int warp_stride) {
     __syncthreads();  // the other warps' sums are complete
     const float* first = sums - warp_stride * warp_index();
-    const int layers = mlp.layers.layers;
+    const int layers = layers_of(mlp.layers.layers);
     for (int i = static_cast<int>(threadIdx.x); i < sum_words(layers); i += kFusedThreads) {
       float sum = 0.0f;
       for (int warp = 0; warp < kFusedWarps; ++warp) sum += first[warp * warp_stride + i];
@@ -162,7 +166,7 @@ struct TileMlpBackward {
 
  private:
   /// The sums of gain; those of the norm's bias come after them.
-  __device__ float* norm_sums_begin() const { return sums + W * mlp.layers.layers; }
+  __device__ float* norm_sums_begin() const { return sums + W * layers_of(mlp.layers.layers); }
   /// Through the stage, whose rows have room for two groups of each at a time, at width 64 for one.
   __device__ void add_norm_gradients(const EightFloats& d_gain, const EightFloats& d_bias, int group) {
     constexpr int kTogether = W == 64 ? 1 : 2;
