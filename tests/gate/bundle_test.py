@@ -27,7 +27,7 @@ class BundleTest(unittest.TestCase):
                    f"-L{self.built}", "-linner")
         self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
         (self.built / "CTestTestfile.cmake").write_text("".join(
-            f'add_test({label} "{self.built}/kernels_tests")\nset_tests_properties({label} PROPERTIES LABELS {label})\n'
+            f'add_test({label} "{self.built}/tests/kernels_tests")\nset_tests_properties({label} PROPERTIES LABELS {label})\n'
             for label in ("families", "allocator", "device", "sanitizer")))
         self.out = self.folder / "bundle"
 
@@ -96,7 +96,7 @@ class BundleTest(unittest.TestCase):
 
     def test_a_tree_whose_tests_have_no_program_is_refused(self):
         file = self.built / "CTestTestfile.cmake"
-        file.write_text(file.read_text().replace("/kernels_tests", "/gone_tests", 1))
+        file.write_text(file.read_text().replace("tests/kernels_tests", "tests/gone_tests", 1))
         self.assertIn("needed the program of each test, got a tree that moved", self.bundle().stderr)
 
     def test_what_is_too_large_is_refused(self):
