@@ -58,8 +58,10 @@ struct ConvertOptions {
   /// for which the two differ is an error.
   std::optional<bool> directed;
   std::string node_types;  ///< the array of node types; empty: "node_type", if there is one
-  /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
-  /// true: a trajectory each.
+  /// Which number in the names of VTK files, or of groups of HDF5, counts frames: "run_{case}_{frame}.vtu"
+  /// (series_names.h). Empty: the one that changes, if only one can be meant.
+  std::string series;
+  /// Numbered files of VTK and groups of HDF5 are a trajectory each, and no frames of one.
   bool separate_frames = false;
   std::function<void(const ConvertProgress&)> progress;  ///< called after every record
 };

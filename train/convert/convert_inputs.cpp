@@ -33,7 +33,7 @@ const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
 struct DataFormat {
   std::string_view name;
-  std::array<std::string_view, 6> extensions;  ///< later ones may be empty
+  std::array<std::string_view, 8> extensions;  ///< later ones may be empty
   std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
                                             const WarningCallback& warn);
 };
@@ -62,7 +62,7 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
        return open_hdf5(file.path, options.fields, map_with_types(options), warn);
      }},
     {"vtk",
-     {".vtu", ".vtp", ".vtk", ".vtm", ".pvd", ".series"},
+     {".vtu", ".vtp", ".vtk", ".vtm", ".pvtu", ".pvtp", ".pvd", ".series"},
      [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
        std::vector<std::unique_ptr<TrajectorySource>> sources;
        sources.push_back(open_vtk(file.frames, file.node_types, warn));
@@ -216,7 +216,7 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
-  if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
+  if (format.name == "vtk") found = vtk_series(found, options, inputs.notes, warn);
   for (const FoundFile& one : found) {
     InputFile file{one.path, one.split, format.open(one, options, warn), {}};
     inputs.records += file.source->records();

@@ -282,10 +282,10 @@ TEST_CASE("damaged and missing files") {
     CHECK(contains(run(), "meta.json] needed meta.json beside the TFRecord files"));
   }
   SUBCASE("nothing to read") {
-    CHECK(contains(
-        run(),
-        "needed files ending in .tfrecord, .tfrecords, .npz, .h5, .hdf5, .vtu, .vtp, .vtk, .vtm, .pvd, "
-        ".series, .xdmf or .xmf"));
+    CHECK(contains(run(),
+                   "needed files ending in .tfrecord, .tfrecords, .npz, .h5, .hdf5, .vtu, .vtp, .vtk, .vtm, "
+                   ".pvtu, .pvtp, .pvd, "
+                   ".series, .xdmf or .xmf"));
     CHECK(contains(message_of([&] { convert(options_for(scratch.path / "no", scratch.path / "a.mgd")); }),
                    "got nothing there"));
   }

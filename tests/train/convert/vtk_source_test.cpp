@@ -150,7 +150,7 @@ RawTrajectory parse(const std::string& text, const std::string& types = "", std:
   const WarningCallback warn = [&](const std::string& line) {
     if (warning != nullptr) *warning = line;
   };
-  RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish();
+  RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish(false);
   validate(t);
   return t;
 }
@@ -426,22 +426,4 @@ TEST_CASE("a list with an invalid time keeps its order") {
   const size_t at = warnings.find("b.vtu] array late left out, since the first frame of");
   REQUIRE(at != std::string::npos);
   CHECK(warnings.find("array late", at + 10) == std::string::npos);  // once
-}
-
-TEST_CASE("numbered files on one mesh are frames in order") {
-  const ScratchDirectory scratch;
-  std::vector<std::filesystem::path> files;
-  for (const char* name : {"flow_10.vtu", "flow_9.vtu", "plate_1.vtu", "plate_2.vtu", "alone.vtu"}) {
-    const bool other = std::string(name) == "plate_2.vtu";
-    write(scratch.path / name, other ? replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0") : kSquare);
-    files.push_back(scratch.path / name);
-  }
-  std::string moved;
-  const auto groups = group_frames(files, false, [&](const std::string& text) { moved += text; });
-  CHECK(contains(moved, "plate_2.vtu] has the cells of plate_1.vtu and other points: each of these 2 files"));
-  REQUIRE(groups.size() == 4);
-  const auto series = std::find_if(groups.begin(), groups.end(), [](const auto& g) { return g.size() == 2; });
-  REQUIRE(series != groups.end());
-  CHECK(series->front().path.filename() == "flow_9.vtu");
-  CHECK(group_frames(files, true).size() == 5);
 }

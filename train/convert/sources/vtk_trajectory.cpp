@@ -12,6 +12,7 @@
 #include <meshgrad/train/convert/cell_graph.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/convert/sources/vtk_cells.h>
+#include <meshgrad/train/convert/sources/vtk_pieces.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/value_offset.h>
 
@@ -136,11 +137,7 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, std::optiona
   if (cell_dim_ == 1) build_lines(grid);
   if (cell_dim_ == 2) build_surface(grid);
   if (cell_dim_ == 3) build_solid(grid);
-  connectivity_ = grid.connectivity;
-  ends_ = grid.ends;
-  faces_ = grid.faces;
-  types_ = grid.types;
-  points_ = grid.points;
+  mesh_ = {grid.points, grid.connectivity, grid.ends, grid.types, grid.faces, grid.face_ends, {}, {}, {}, {}};
   choose_arrays(grid);
   read_node_types(grid);
 }
@@ -230,17 +227,7 @@ void VtkTrajectory::build_polyhedra(const VtkGrid& grid) {
 // The rows of an array that belong to the mesh.
 VtkArray VtkTrajectory::rows_of(const VtkArray& array, bool of_points) const {
   if (of_points) return array;
-  VtkArray rows{array.name, array.components, {}};
-  const auto width = static_cast<std::ptrdiff_t>(array.components);
-  std::visit(
-      [&](const auto& values) {
-        std::remove_cvref_t<decltype(values)> kept;
-        for (const int64_t cell : cells_)
-          kept.insert(kept.end(), values.begin() + cell * width, values.begin() + (cell + 1) * width);
-        rows.values = std::move(kept);
-      },
-      array.values);
-  return rows;
+  return rows_of_array(array, cells_);
 }
 
 void VtkTrajectory::choose_arrays(const VtkGrid& grid) {
@@ -304,9 +291,12 @@ void VtkTrajectory::read_node_types(const VtkGrid& grid) {
   }
 }
 
-bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
-  return grid.point_count() == trajectory_.nodes && grid.types == types_ && grid.ends == ends_ &&
-         grid.connectivity == connectivity_ && grid.faces == faces_;
+bool VtkTrajectory::take_cell_order(VtkGrid& grid) const {
+  const auto cells = find_cells(mesh_, grid);
+  if (!cells) return false;
+  if (!std::ranges::is_sorted(*cells))
+    for (VtkArray& array : grid.cell_arrays) array = rows_of_array(array, *cells);
+  return true;
 }
 
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
@@ -341,7 +331,7 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
 
 /// Points of all frames, from the first frame that moves on.
 void VtkTrajectory::keep_points(const VtkArray& points) {
-  const std::vector<double> first = as_doubles(points_), now = as_doubles(points);
+  const std::vector<double> first = as_doubles(mesh_.points), now = as_doubles(points);
   if (moving_.empty()) {
     if (now == first) return;
     for (int64_t frame = 0; frame < trajectory_.frames; ++frame)
@@ -350,14 +340,14 @@ void VtkTrajectory::keep_points(const VtkArray& points) {
   moving_.insert(moving_.end(), now.begin(), now.end());
 }
 
-RawTrajectory VtkTrajectory::finish() {
+RawTrajectory VtkTrajectory::finish(bool series) {
   RawTrajectory& t = trajectory_;
-  if (t.dim == 2) drop_third(points_);
-  t.wide_positions = as_doubles(points_);
+  if (t.dim == 2) drop_third(mesh_.points);
+  t.wide_positions = as_doubles(mesh_.points);
   t.positions.assign(t.wide_positions.begin(), t.wide_positions.end());
-  const bool f64 = std::holds_alternative<std::vector<double>>(points_.values);
+  const bool f64 = std::holds_alternative<std::vector<double>>(mesh_.points.values);
   if (!f64 || !are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
-  for (Source& source : sources_) t.fields.push_back(field_of(source));
+  for (Source& source : sources_) t.fields.push_back(field_of(source, series));
   if (!moving_.empty()) {
     VtkArray positions{std::string(kWorldPosition), 3, std::move(moving_)};
     if (t.dim == 2 && third_is_zero(positions)) drop_third(positions);
@@ -371,12 +361,12 @@ RawTrajectory VtkTrajectory::finish() {
   return std::move(t);
 }
 
-RawField VtkTrajectory::field_of(Source& source) const {
+RawField VtkTrajectory::field_of(Source& source, bool series) const {
   if (trajectory_.dim == 2 && third_is_zero(source.values)) drop_third(source.values);
   RawField field;
   field.name = source.values.name;
   field.components = source.values.components;
-  field.dynamic = trajectory_.frames > 1;
+  field.dynamic = series || trajectory_.frames > 1;
   field.on = source.of_points ? FieldOn::node : cell_dim_ == 1 ? FieldOn::edge : FieldOn::cell;
   if (auto* floats = std::get_if<std::vector<float>>(&source.values.values)) {
     field.values = std::move(*floats);

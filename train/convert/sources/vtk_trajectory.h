@@ -30,12 +30,14 @@ class VtkTrajectory {
   VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
                 WarningCallback warn);
 
-  /// Whether a further frame has these cells; its points may have moved.
-  bool has_cells_of(const VtkGrid& grid) const;
+  /// Whether a further frame has these cells, in any order; `grid` then has its arrays of cells in the order
+  /// of the first frame. Its points may have moved.
+  bool take_cell_order(VtkGrid& grid) const;
   /// A further frame of the same cells. Points that move become the field "world_pos" (moving_positions.h).
   /// Throws DataError where an array of the first frame is missing or of another kind.
   void append(const VtkGrid& grid, const std::string& name);
-  RawTrajectory finish();
+  /// `series`: of frames over time, also where this part has only one.
+  RawTrajectory finish(bool series);
 
  private:
   struct Source {
@@ -51,7 +53,7 @@ class VtkTrajectory {
   void choose_arrays(const VtkGrid& grid);
   void read_node_types(const VtkGrid& grid);
   VtkArray rows_of(const VtkArray& array, bool of_points) const;
-  RawField field_of(Source& source) const;
+  RawField field_of(Source& source, bool series) const;
   void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;
@@ -59,11 +61,9 @@ class VtkTrajectory {
   WarningCallback warn_;
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
-  std::vector<int64_t> connectivity_, ends_, faces_;
-  std::vector<uint8_t> types_;
   std::vector<Source> sources_;
   std::set<std::string> names_;  ///< of all arrays so far
-  VtkArray points_;              ///< of the first frame
+  VtkGrid mesh_;                 ///< of the first frame, without arrays
   std::vector<double> moving_;   ///< of all frames, [frames, points, 3], if some frame has others
 };
 

@@ -211,8 +211,13 @@ void add_convert(CommandLine& line) {
       ->add_option("--displacement", convert.displacement,
                    "Field on nodes that, added to the positions, makes the field world_pos; or none")
       ->type_name("FIELD");
+  command
+      ->add_option(
+          "--series", convert.series,
+          "Which number in names of VTK files or HDF5 groups counts the frames: run_{case}_{frame}.vtu")
+      ->type_name("PATTERN");
   command->add_flag("--separate", convert.separate_frames,
-                    "Numbered VTK files are trajectories of one frame each, not a series");
+                    "Numbered VTK files and HDF5 groups are a trajectory each, not frames of one");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command
