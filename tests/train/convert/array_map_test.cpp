@@ -150,7 +150,7 @@ TEST_CASE("node types come from tags of cells and of facets") {
   const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
   std::string warnings;
   const auto types = [&](const ArrayMap& map) {
-    const RawTrajectory t = trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", map,
+    const RawTrajectory t = trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", {.map = map},
                                               [&](const std::string& text) { warnings += text; });
     validate(t);
     return t.node_type;
@@ -163,7 +163,7 @@ TEST_CASE("node types come from tags of cells and of facets") {
   CHECK(types({{"u", "u"}, {"facets", "ends"}, {"facet:types", "tags"}}) == Types{5, 0, 0, 70});
   CHECK(types({{"u", "u"}, {"facets", "sides"}, {"cell:types", "tags"}}) == Types{70, 70, 70, 5});
   const RawTrajectory cells =
-      trajectory_of_npz(std::as_bytes(std::span(file)), "", {{"u", "u"}, {"cell:types", "tags"}});
+      trajectory_of_npz(std::as_bytes(std::span(file)), "", {.map = {{"u", "u"}, {"cell:types", "tags"}}});
   CHECK(cells.cell_type == Types{70, 5});
   const auto error = [&](const ArrayMap& map) { return message_of([&] { types(map); }); };
   CHECK(contains(error({{"facet:types", "tags"}}),

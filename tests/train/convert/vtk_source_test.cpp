@@ -359,6 +359,41 @@ TEST_CASE("damaged files of VTK are one error that names the array") {
       contains(message_of([] { parse(replaced(kLegacy, "POINT_DATA 4", "POINT_DATA 5")); }), "POINT_DATA 4"));
 }
 
+TEST_CASE("ASCII numbers of Fortran are read, others shown") {
+  const auto values = [](const std::string& numbers) {
+    const RawTrajectory t = parse(replaced(kLegacy, "default\n1 2 3 4", "default\n" + numbers));
+    return std::get<std::vector<float>>(field(t, "p").values);
+  };
+  CHECK(values("+1 +2.5E+0 -3D0 4.d+01") == std::vector<float>{1, 2.5, -3, 40});
+  CHECK(values("0.100-104 0.5-310 1 -0.25D+001") == std::vector<float>{0, 0, 1, -2.5});
+  const auto fault = [&](const std::string& numbers) { return message_of([&] { values(numbers); }); };
+  CHECK(contains(fault("1 2 1-2 4"), "[a.vtk: array p] needed 4 numbers, got \"1-2\" at number 2;"));
+  CHECK(contains(fault("1 2 *** 4"), "got \"***\" at number 2;"));
+  CHECK(contains(fault("1 2 1D 4"), "got \"1D\" at number 2;"));
+  CHECK(contains(message_of([] { parse(replaced(kLegacy, "SCALARS p double", "SCALARS p of gas double")); }),
+                 "[a.vtk] needed names of arrays without spaces, as %20, got \"p of gas\""));
+}
+
+TEST_CASE("numbers of the whole grid are conditions") {
+  const auto with = [](const std::string& arrays) {
+    return parse(replaced(kSquare, "<FieldData>", "<FieldData>" + arrays));
+  };
+  const auto array = [](const std::string& type, const std::string& name, const std::string& numbers) {
+    const auto count = std::count(numbers.begin(), numbers.end(), ' ') + 1;
+    return "<DataArray type=\"" + type + "\" Name=\"" + name + "\" NumberOfTuples=\"" +
+           std::to_string(count) + "\">" + numbers + "</DataArray>";
+  };
+  const RawTrajectory t = with(array("Float64", "Re", "100") + array("Float32", "load", "1 2 3"));
+  CHECK(field(t, "Re").on == FieldOn::graph);
+  CHECK(std::get<std::vector<float>>(field(t, "Re").values) == std::vector<float>{100});
+  CHECK(field(t, "load").components == 3);
+  CHECK_FALSE(field(t, "load").dynamic);
+  const std::string left_out = array("Int32", "ids", "1 2") + array("Float64", "p", "7");
+  std::string warning;
+  parse(replaced(kSquare, "<FieldData>", "<FieldData>" + left_out), "", &warning);
+  CHECK(contains(warning, "ids of the whole grid, p of the whole grid"));
+}
+
 TEST_CASE("frames of a list have order, times and moving points") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", kSquare);

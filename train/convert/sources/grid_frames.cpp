@@ -62,6 +62,8 @@ class GridSource : public TrajectorySource {
     if (t.frames == 1) end < times_.size() ? ++end : --begin;
     const std::span<const double> times(times_.begin() + static_cast<std::ptrdiff_t>(begin), end - begin);
     if (std::ranges::any_of(times, [](double time) { return std::isnan(time); })) return;
+    const auto own = times.subspan(first - begin, static_cast<size_t>(t.frames));
+    t.times.assign(own.begin(), own.end());
     if (const auto dt = even_spacing(times)) {
       t.dt = *dt;
     } else if (warn_) {

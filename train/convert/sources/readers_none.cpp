@@ -18,12 +18,12 @@ DataError without_reader(const std::filesystem::path& file, std::string_view for
 
 }  // namespace
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap, WarningCallback) {
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions, WarningCallback) {
   throw without_reader(path, "NPZ");
 }
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>&, const ArrayMap&,
+                                            const std::vector<std::string>&, const ArrayOptions&,
                                             const WarningCallback&) {
   throw without_reader(path, "HDF5");
 }

@@ -14,11 +14,11 @@ namespace meshgrad {
 /// Frames on one mesh. Cells of the largest dimension make the mesh: lines, triangles, quads, polygons,
 /// tetrahedra, hexahedra, polyhedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids,
 /// wedges and pyramids hexahedra that repeat nodes, with the same edges; with polyhedra among them all are
-/// given by their faces. The plane z = constant is 2-D, where vectors
-/// whose third component is 0 everywhere have two.
+/// given by their faces. The plane z = constant is 2-D.
 ///
-/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines. Arrays that
-/// VTK itself adds (vtkGhostType and others), and a cell array with the name of a point array, are left out.
+/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines; arrays of at
+/// most 64 floats of the whole grid are on the graph, but for its time. Arrays that VTK itself adds
+/// (vtkGhostType and others), and a cell array with the name of a point array, are left out.
 ///
 /// Node types come from the array `node_types`: of points; or of cells, where a node has the largest number
 /// of the cells around it, of those of lower dimension (boundary faces) where there are any. Empty:
@@ -41,8 +41,8 @@ class VtkTrajectory {
 
  private:
   struct Source {
-    bool of_points = true;  ///< an array of points, not of cells
-    VtkArray values;        ///< of all frames so far
+    FieldOn on = FieldOn::node;  ///< or cell, or graph
+    VtkArray values;             ///< of all frames so far
   };
 
   void choose_cells(const VtkGrid& grid);
@@ -52,7 +52,8 @@ class VtkTrajectory {
   void build_polyhedra(const VtkGrid& grid);
   void choose_arrays(const VtkGrid& grid);
   void read_node_types(const VtkGrid& grid);
-  VtkArray rows_of(const VtkArray& array, bool of_points) const;
+  VtkArray rows_of(const VtkArray& array, FieldOn on) const;
+  void choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out);
   RawField field_of(Source& source, bool series) const;
   void keep_points(const VtkArray& points);
 
