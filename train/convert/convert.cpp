@@ -186,7 +186,11 @@ class Packer {
     if (writer_ == nullptr) first_name_ = t.name;
     constexpr double kRounding = 1e-6;  // of a dt in f32
     if (writer_ == nullptr || std::abs(t.dt - report_.dt) <= kRounding * report_.dt) return;
-    throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), text(t.dt),
+    const std::string got = t.dt != 0            ? text(t.dt)
+                            : t.times.size() > 1 ? std::string("times that are not evenly spaced")
+                            : t.frames == 1      ? std::string("one frame, which has no dt")
+                                                 : text(0);
+    throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), got,
                      "convert data of one dt together; --dt S sets it for all");
   }
 

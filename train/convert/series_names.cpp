@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <compare>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -67,6 +68,36 @@ double value_of(std::string_view number) {
   std::from_chars(number.data(), number.data() + number.size(), value);  // too large a one keeps 0
   return value;
 }
+
+bool is_whole(std::string_view number) { return std::ranges::all_of(number, is_digit); }
+
+/// The order of names by their numbers, and by themselves where these are equal. Whole numbers have any
+/// length.
+class NumberOrder {
+ public:
+  explicit NumberOrder(const std::vector<std::string>& numbers)
+      : whole_(std::ranges::all_of(numbers, is_whole)) {}
+
+  bool before(std::string_view a, std::string_view b, const std::string& name_a,
+              const std::string& name_b) const {
+    const auto order = whole_ ? compare_whole(a, b) : compare_values(a, b);
+    return order == 0 ? name_a < name_b : order < 0;
+  }
+
+ private:
+  static std::weak_ordering compare_whole(std::string_view a, std::string_view b) {
+    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
+    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
+    return a.size() != b.size() ? a.size() <=> b.size() : a <=> b;
+  }
+  static std::weak_ordering compare_values(std::string_view a, std::string_view b) {
+    const double x = value_of(a), y = value_of(b);
+    return x < y   ? std::weak_ordering::less
+           : x > y ? std::weak_ordering::greater
+                   : std::weak_ordering::equivalent;
+  }
+  bool whole_;
+};
 
 /// Whether one number could be that of a decimal that is printed by one format: all with as many places, or
 /// none with a 0 at the end but "1.0".
@@ -184,10 +215,10 @@ class NumberedNames {
         if (!in_axis(at)) key.push_back(columns_[at][row]);
       groups[key].push_back(row);
     }
+    const NumberOrder order(columns_[frame]);
     for (auto& [key, rows] : groups) {
       std::ranges::sort(rows, [&](size_t a, size_t b) {
-        const auto order = compare_numbers(columns_[frame][a], columns_[frame][b]);
-        return order == 0 ? names_[members_[a]] < names_[members_[b]] : order < 0;
+        return order.before(columns_[frame][a], columns_[frame][b], names_[members_[a]], names_[members_[b]]);
       });
       std::vector<size_t>& group = reading.groups.emplace_back();
       for (const size_t row : rows) group.push_back(members_[row]);
@@ -298,19 +329,6 @@ bool match(std::span<const std::pair<Piece, std::string>> pieces, std::string_vi
 
 }  // namespace
 
-std::weak_ordering compare_numbers(std::string_view a, std::string_view b) {
-  const auto whole = [](std::string_view number) { return std::ranges::all_of(number, is_digit); };
-  if (whole(a) && whole(b)) {
-    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
-    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
-    return a.size() != b.size() ? a.size() <=> b.size() : std::weak_ordering(a <=> b);
-  }
-  const double x = value_of(a), y = value_of(b);
-  return x < y   ? std::weak_ordering::less
-         : x > y ? std::weak_ordering::greater
-                 : std::weak_ordering::equivalent;
-}
-
 std::vector<SeriesFamily> families_of(std::span<const std::string> names) {
   std::vector<size_t> order(names.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -337,10 +355,13 @@ SeriesReading parse_series(const std::string& pattern, std::span<const std::stri
   for (size_t i = 0; i < names.size(); ++i)
     if (Match found; match(*pieces, names[i], found)) groups[found.cases].emplace_back(found.frame, i);
   SeriesReading reading{.pattern = pattern};
+  std::vector<std::string> numbers;
+  for (const auto& [cases, members] : groups)
+    for (const auto& member : members) numbers.push_back(member.first);
+  const NumberOrder order(numbers);
   for (auto& [cases, members] : groups) {
     std::ranges::sort(members, [&](const auto& a, const auto& b) {
-      const auto order = compare_numbers(a.first, b.first);
-      return order == 0 ? names[a.second] < names[b.second] : order < 0;
+      return order.before(a.first, b.first, names[a.second], names[b.second]);
     });
     std::vector<size_t>& group = reading.groups.emplace_back();
     for (const auto& member : members) group.push_back(member.second);

@@ -3,7 +3,6 @@
 // of run 3_0, or frame 3 of simulation 0.05. Works on names only, so that it is the same for files and
 // groups.
 #pragma once
-#include <compare>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -27,12 +26,10 @@ struct SeriesFamily {
   std::vector<SeriesReading> readings;
 };
 
-/// Compares as people read numbers: decimal, scientific ("1e-3"), with or without leading zeros.
-std::weak_ordering compare_numbers(std::string_view a, std::string_view b);
-
 /// Families in the order of their first names, whatever the order of `names`; every name is in one. Numbers
-/// that change together are one; where they would give other orders, each order is a reading. "0.5" is a
-/// decimal or two whole numbers: both are readings unless the digits rule one out ("0.05" beside "0.1" counts
+/// are ordered as people read them: decimal, scientific ("1e-3"), with or without leading zeros. Numbers that
+/// change together are one; where they would give other orders, each order is a reading. "0.5" is a decimal
+/// or two whole numbers: both are readings unless the digits rule one out ("0.05" beside "0.1" counts
 /// nothing, "1.9" beside "1.10" is no decimal) or both give the same. Defined for any text.
 std::vector<SeriesFamily> families_of(std::span<const std::string> names);
 

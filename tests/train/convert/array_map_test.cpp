@@ -177,17 +177,17 @@ TEST_CASE("node types come from tags of cells and of facets") {
   arrays["sides"] = npy<int64_t>("<i8", "(8,)", {0, 1, 1, 2, 2, 3, 3, 0});
   arrays["hot"] = npy<int32_t>("<i4", "(4, 2)", {1, 0, 1, 0, 0, 1, 0, 1});
   const std::string hot = write_npz(scratch.path / "a.npz", arrays, false);
-  CHECK(contains(
-      message_of([&] {
-        trajectory_of_npz(std::as_bytes(std::span(hot)), "a.npz", {{"facets", "sides"}, {"types", "hot"}});
-      }),
-      "needed 4 node types (or 2 of cells, 8 of facets), got [4, 2]"));
+  CHECK(contains(message_of([&] {
+                   trajectory_of_npz(std::as_bytes(std::span(hot)), "a.npz",
+                                     {.map = {{"facets", "sides"}, {"types", "hot"}}});
+                 }),
+                 "needed 4 node types (or 2 of cells, 8 of facets), got [4, 2]"));
   arrays["tags"] = npy<int32_t>("<i4", "(2,)", {5, -2});
   arrays["ends"] = npy<int64_t>("<i8", "(2,)", {3, 4});
   arrays["fine"] = npy<int32_t>("<i4", "(2,)", {5, 6});
   const std::string damaged = write_npz(scratch.path / "a.npz", arrays, false);
   const auto damaged_error = [&](const ArrayMap& map) {
-    return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", map); });
+    return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", {.map = map}); });
   };
   CHECK(contains(damaged_error({{"cell:types", "tags"}}),
                  "needed node types from 0 to 65535, got a negative number in row 1"));

@@ -82,13 +82,12 @@ bool any_has(const std::vector<std::string>& texts, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("numbers are compared as people read them") {
-  const Names order{"-1e3", "-2.5", "0",   "1e-05", "0.01", "0.05", "0.1",
-                    "0.15", "1",    "1.5", "9",     "010",  "11",   "1e2"};
-  for (size_t i = 0; i < order.size(); ++i)
-    for (size_t j = 0; j < order.size(); ++j) CHECK(compare_numbers(order[i], order[j]) == (i <=> j));
-  CHECK(compare_numbers("007", "7") == 0);
-  CHECK(compare_numbers("99999999999999999999998", "99999999999999999999999") < 0);
+TEST_CASE("numbers are ordered as people read them") {
+  CHECK(readings({"t_1.5", "t_-2.5", "t_1e2", "t_0.05", "t_-1e3", "t_1e-05", "t_0.1"}) ==
+        Names{"t_{frame}: t_-1e3 t_-2.5 t_1e-05 t_0.05 t_0.1 t_1.5 t_1e2"});
+  CHECK(readings({"n11", "n010", "n9"}) == Names{"n{frame}: n9 n010 n11"});
+  CHECK(readings({"n99999999999999999999999", "n99999999999999999999998"}) ==
+        Names{"n{frame}: n99999999999999999999998 n99999999999999999999999"});
 }
 
 TEST_CASE("numbered names have the readings that their digits allow") {
