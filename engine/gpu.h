@@ -88,6 +88,9 @@ double milliseconds(void* from, void* to);
 /// Queues a copy between device and host memory in any direction. With pageable host memory it returns when
 /// the host may reuse that memory; pinned memory must stay unchanged until the copy is done.
 void copy(void* to, const void* from, int64_t bytes, void* stream);
+/// Whether `bytes` from `memory` on are allocated on the device, or managed. A copy of other memory, freed
+/// say, may end the process.
+bool owns(int device, const void* memory, int64_t bytes);
 /// Queues a memset of memory of the stream's device.
 void fill(int device, void* to, int byte, int64_t bytes, void* stream);
 

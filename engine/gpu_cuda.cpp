@@ -227,6 +227,16 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)),
         "cudaMemcpyAsync");
 }
+bool owns(int device, const void* memory, int64_t bytes) {
+  const auto* const last = static_cast<const char*>(memory) + bytes - 1;
+  for (const void* const address : {memory, static_cast<const void*>(last)}) {
+    cudaPointerAttributes attributes{};
+    if (consumed(cudaPointerGetAttributes(&attributes, address)) != cudaSuccess) return false;
+    if (attributes.type == cudaMemoryTypeManaged) continue;
+    if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) return false;
+  }
+  return true;
+}
 void fill(int device, void* to, int byte, int64_t bytes, void* stream) {
   if (bytes == 0) return;
   const CurrentDevice current(device);

@@ -44,6 +44,7 @@ bool passed(void*) { refuse(); }
 void await(void*) { refuse(); }
 double milliseconds(void*, void*) { refuse(); }
 void copy(void*, const void*, int64_t, void*) { refuse(); }
+bool owns(int, const void*, int64_t) { refuse(); }
 void fill(int, void*, int, int64_t, void*) { refuse(); }
 void* allocate_pinned(int, int64_t) { refuse(); }
 void free_pinned(void*) noexcept {}

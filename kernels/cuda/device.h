@@ -124,6 +124,11 @@ __device__ inline float fast_reciprocal(float x) {
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
+/// Stores 16 bytes, which the L2 cache is the first to evict.
+template <class T>
+__device__ void store_evict_first(T* to, const T& value) {
+  __stcs(reinterpret_cast<uint4*>(to), std::bit_cast<uint4>(value));
+}
 
 /// The block's dynamic shared memory, of the size given to launch(). 128-byte aligned: byte 0 is in bank 0 of
 /// the 32 4-byte banks, on which every swizzle below relies.
@@ -235,6 +240,10 @@ inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
 inline float fast_exp2(float x) { return exp2f(x); }
 inline float fast_reciprocal(float x) { return 1.0f / x; }
 inline void prefetch_l2(const void*) {}
+template <class T>
+void store_evict_first(T* to, const T& value) {
+  *to = value;
+}
 
 #endif
 

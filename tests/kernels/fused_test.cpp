@@ -234,7 +234,7 @@ struct EdgeRun {
     }
     const int64_t launches = gpu::counters().launches;
     kernels::gpu_tables().message_passing.edge_backward(backward, gpu.runtime, gpu.stream());
-    CHECK(gpu::counters().launches - launches <= (interior >= 0 ? 5 : 3));
+    CHECK(gpu::counters().launches - launches <= (interior >= 0 ? 7 : 4));
     backward.ghosts = nullptr;
     if (interior >= 0) CHECK(bits_of(sent) == bits_of(to_host(ghosts(), gpu.stream())));
   }

@@ -202,6 +202,10 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   }
 }
 
+bool owns(int device, const void* memory, int64_t bytes) {
+  const Lock lock(streams().lock);
+  return arena().contains(memory) && arena().live(memory, bytes) && arena().device_of(memory) == device;
+}
 void fill(int device, void* to, int byte, int64_t bytes, void* stream) {
   if (bytes == 0) return;
   const CurrentDevice current(device);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/train/embed/host_copies.h>
 
@@ -39,7 +40,8 @@ HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device,
                                        runtime_ == nullptr ? "none" : name_of(runtime_->device())),
                            "copy it to the host, or make the runtime on its device");
   }
-  return &copies_.emplace_back(Copy{const_cast<void*>(data), std::vector<std::byte>(bytes)});
+  return &copies_.emplace_back(
+      Copy{const_cast<void*>(data), std::vector<std::byte>(bytes), std::string(what)});
 }
 
 Numbers HostCopies::room_for(const Numbers& values, std::string_view what) {
@@ -99,6 +101,13 @@ void HostCopies::write_back() const {
 
 void HostCopies::transfer(const Copy& copied, bool to_device) const {
   if (copied.memory.empty()) return;
+  const Device where = runtime_->device();
+  if (!gpu::owns(where.index, copied.device, std::ssize(copied.memory))) {
+    throw invalid_argument(copied.what,
+                           fmt::format("{} bytes of memory of {}", copied.memory.size(), name_of(where)),
+                           fmt::format("{}, where no such memory is allocated", fmt::ptr(copied.device)),
+                           "keep the array allocated for as long as it is read, and set its device");
+  }
   const Shape shape{static_cast<int64_t>(copied.memory.size())};
   const Tensor host = Tensor::borrow(const_cast<std::byte*>(copied.memory.data()), shape, DType::u8);
   const Tensor device = Tensor::borrow(copied.device, shape, DType::u8, {}, runtime_->device());

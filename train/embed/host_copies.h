@@ -39,6 +39,7 @@ class HostCopies {
   struct Copy {
     void* device;
     std::vector<std::byte> memory;
+    std::string what;
   };
   /// Null for an array on the host.
   Copy* add(const void* data, size_t bytes, Device device, std::string_view what);

@@ -71,11 +71,12 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
   float* const stage = shared.warp + Backward::kWarpWords;
   Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
-  const int rounds =
-      rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
+  const int rounds = rounds_of<kBackwardTogether<W>>(
+      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
   BackwardSums<T, W> sums(stage, args.d_receiver_terms, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
+    if constexpr (kBackwardTogether<W>) __syncthreads();
     // With half of the registers, the tile's indices are loaded twice instead of kept.
     const EdgeTile<W> tile = kFusedBlocks<W> > 1 ? EdgeTile<W>(in.list, range, round) : next;
     next = EdgeTile<W>(in.list, range, round + 1);

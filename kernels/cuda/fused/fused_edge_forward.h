@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
   const FusedShared<W> shared(in.matrix_words, ForwardSums<T, W>::kStageFloats);
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
   const EdgeRange range = edge_range(in.list);
-  const int rounds =
-      rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
+  const int rounds = rounds_of<kForwardTogether<W>>(
+      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
   ForwardSums<T, W> sums(shared.warp, args.aggregate, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {

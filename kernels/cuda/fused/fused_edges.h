@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The edge update, forward and backward, each in one pass over the edges. A warp owns a contiguous range of
-// receivers with all their edges and takes tiles of 32 edges (16 at width 256) through gather, MLP, norm,
+// receivers with all their edges and takes tiles of 16 edges (32 at width 64) through gather, MLP, norm,
 // residual and receiver sum, all in registers. Per edge, forward reads e, S[sender] and R[receiver] and
 // writes e'.
 //
@@ -13,8 +13,8 @@
 //   weights   W_e and two hidden ones              98 304
 //   staging   8 warps x 8 x 130 floats             33 280   forward: 134 656
 //   sums      8 warps x 6 x 128 floats             24 576
-//   masks     8 warps x 3 x 128 words              12 288
-//   waiting   8 warps x 128 floats                  4 096   backward: 175 616, more than an A100's 166 912
+//   masks     8 warps x 3 x 64 words                6 144
+//   waiting   8 warps x 128 floats                  4 096   backward: 169 472, more than an A100's 166 912
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
@@ -36,7 +36,7 @@ struct EdgeInputs {
 };
 
 /// The tile of a warp's edges in one round; behind the warp's last edge it is empty (count() <= 0), which
-/// happens only where streamed weights make all warps run equally many rounds.
+/// happens only where all warps run equally many rounds.
 template <int W>
 struct EdgeTile {
   static constexpr int kRows = TileShape<W>::kRows;

@@ -96,7 +96,7 @@ BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, c
     d_z.push_back(wanted && weights.weights[i].width() == width ? rows_of("d_z") : Tensor());
   }
   if (is_smooth(weights)) {
-    const int64_t tile_rows = width == 256 ? TileShape<256>::kRows : TileShape<128>::kRows;
+    const int64_t tile_rows = width == 64 ? TileShape<64>::kRows : TileShape<128>::kRows;
     slopes = Tensor::empty(runtime, {blocks * kFusedWarps * (weights.layers() - 1), tile_rows * width}, dtype,
                            Tag::workspace, "derivatives of activations");
   }

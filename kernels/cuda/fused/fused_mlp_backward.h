@@ -51,8 +51,9 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
   const FusedShared<W> shared(args.matrix_words, Backward::kWarpWords);
   TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
   Backward backward(mlp, args.workspace, shared.warp);
-  const RoundRobinTiles<W> tiles(args.count, args.capacity);
+  const RoundRobinTiles<W, kBackwardTogether<W>> tiles(args.count, args.capacity);
   for (int round = 0; round < tiles.rounds; ++round) {
+    if constexpr (kBackwardTogether<W>) __syncthreads();
     const auto tile = tiles.tile(round);
     WideSums<W> z;
     WideOperand<W> h;

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>) mlp_forward_ke
   constexpr int kBands = TileShape<W>::kBands;
   const FusedShared<W> shared(args.matrix_words, 0);
   TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
-  const RoundRobinTiles<W> tiles(args.count, args.capacity);
+  const RoundRobinTiles<W, kForwardTogether<W>> tiles(args.count, args.capacity);
   if constexpr (kMakesNodeTerms<W, narrow>) {
     const auto threads = static_cast<int>(gridDim.x) * kFusedThreads;
     for (int i = static_cast<int>(blockIdx.x * kFusedThreads + threadIdx.x); i < args.ticket_count;

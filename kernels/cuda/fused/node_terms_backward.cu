@@ -30,8 +30,7 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
   dispatch(backward.d_sender_terms.dtype(), backward.d_sender_terms.width(), [&]<class T, int W>() {
     const Rows edges = graph.edge_rows();
     const int64_t resident_blocks = int64_t{kBackwardBlocks<W>} * gpu::multiprocessors(stream.device().index);
-    const gradients::PreparedLaunch prepared(all, sums.first(sums_now), resident_blocks, &edges, runtime,
-                                             stream);
+    const gradients::PreparedLaunch prepared(all, sums.first(sums_now), resident_blocks, &edges, runtime);
     NodeTermsBackwardArgs<T> args{};
     args.gradients = prepared.args;
     args.d_first = backward.d_first.data<T>();
@@ -46,13 +45,14 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
       args.d_receiver_terms = backward.d_receiver_terms.data<T>();
       args.d_nodes = backward.d_nodes.data<T>();
     }
-    if constexpr (W > gradients::kPanel) {
-      if (gradients::uses_warpgroups(runtime, stream))
-        return gradients::start_node_terms_on_warpgroups(args, W, prepared.blocks, runtime, stream);
+    if (W > gradients::kPanel && gradients::uses_warpgroups(runtime, stream)) {
+      gradients::start_node_terms_on_warpgroups(args, W, prepared.blocks, runtime, stream);
+    } else {
+      const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
+      launch("node_terms_backward", node_terms_backward_kernel<T, W>,
+             {prepared.blocks, kFusedThreads, shared_bytes}, stream, args);
     }
-    const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
-    launch("node_terms_backward", node_terms_backward_kernel<T, W>,
-           {prepared.blocks, kFusedThreads, shared_bytes}, stream, args);
+    gradients::start_sum_of_slices(prepared, stream);
   });
   weight_gradients(jobs.subspan(jobs_now), sums.subspan(sums_now), runtime, stream);  // the rest, mostly none
 }

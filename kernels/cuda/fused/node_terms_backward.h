@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dS[s] = sum of d_z_1 over the edges that s sends, d_h (+)= dS W_s^T + dR W_r^T, and all weight gradients of
-// the edge update, in one launch.
+// the edge update, in one launch and that of the sum of slices.
 //
 // Blocks are assigned to slices of rows as in weight_gradients.cu. A block of job 0, the sender weight's
 // gradient d_W_s += h^T dS, has a slice of the nodes. It computes dS and d_h of these nodes first and then
@@ -234,7 +234,10 @@ __device__ void run_backward_block(const NodeTermsBackwardArgs<T>& args, const W
     }
     const int first = unit.tile, tiles = unit.job == 0 ? kFirstJobTiles : 1;
 #pragma unroll 1
-    for (int tile = first; tile < first + tiles; ++tile) add_tile(unit, tile);
+    for (int tile = first; tile < first + tiles; ++tile) {
+      if (tile > first) __syncthreads();  // the last tile's stages have been multiplied
+      add_tile(unit, tile);
+    }
   });
 }
 

@@ -27,12 +27,13 @@ inline constexpr int kFusedWarps = 8;
 inline constexpr int kFusedThreads = 32 * kFusedWarps;
 
 /// A warp's tile of width W: at most 128 accumulators and 64 operand registers per lane, of the 255 that a
-/// thread may have. Two bands halve the reads of weights from shared memory per row; of width 256 only one
-/// band fits.
+/// thread may have. Two bands halve the reads of weights from shared memory per row. Of width 256 only one
+/// band fits; at width 128 two would double the code, and an H100 then waits for instructions a third of the
+/// time.
 template <int W>
 struct TileShape {
   static constexpr int kGroups = W / 32;
-  static constexpr int kBands = W == 256 ? 1 : 2;
+  static constexpr int kBands = W == 64 ? 2 : 1;
   static constexpr int kRows = 16 * kBands;
 };
 
@@ -164,9 +165,15 @@ __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int c
   if (row < 0) return {};
   return std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(x + row * width + column));
 }
-template <class T>
+template <bool evict_first = false, class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
-  if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
+  if (row < 0) return;
+  auto* const to = reinterpret_cast<Vector<T>*>(y + row * width + column);
+  if constexpr (evict_first) {
+    store_evict_first(to, std::bit_cast<Vector<T>>(words));
+  } else {
+    *to = std::bit_cast<Vector<T>>(words);
+  }
 }
 /// The same of a row of any width, value by value at any alignment; 0 for columns behind the width.
 template <class T>
@@ -258,8 +265,9 @@ __device__ void load_narrow_operand(Operand<bands, 1>& a, const T* x, int width,
 }
 /// `all_bits` is 0xffffffff, a kernel argument whose value the compiler does not know. The AND with it is the
 /// move from an operand's order of registers to a vector's, which would otherwise be repeated at every
-/// multiplication.
-template <class T, int bands, int groups>
+/// multiplication. `evict_first`: rows that are not read before the kernel ends, and should not take the L2
+/// cache from those that are.
+template <bool evict_first = false, class T, int bands, int groups>
 __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<bands>& rows,
                               uint32_t all_bits) {
 #pragma unroll
@@ -271,7 +279,7 @@ __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<ba
         Vector<uint32_t> words;
 #pragma unroll
         for (int i = 0; i < 4; ++i) words.v[i] = a.pair(band, half, group, i) & all_bits;
-        store_pairs(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
+        store_pairs<evict_first>(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
       }
 }
 

@@ -60,12 +60,12 @@ __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   }
 }
 
-/// Rounds of the tile loop for a warp with `mine` tiles. Streamed weights have barriers in each
-/// multiplication, so there all warps of a block run as many rounds as the busiest one, some of them on no
-/// rows.
-template <int W>
+/// Rounds of the tile loop for a warp with `mine` tiles. With `together`, all warps of a block run as many as
+/// the busiest one, some of them on no rows: where streamed weights have barriers in each multiplication, or
+/// the loop has one.
+template <bool together>
 __device__ int rounds_of(int mine) {
-  if constexpr (W == 256) {
+  if constexpr (together) {
     MESHGRAD_SHARED(int, rounds, kFusedWarps);
     const int warp = warp_index();
     if (lane_index() == 0) rounds[warp] = mine;
@@ -75,11 +75,18 @@ __device__ int rounds_of(int mine) {
   return uniform(mine);
 }
 
+/// Backward at width 128 starts each tile together: 8 warps at different places of a loop that is larger than
+/// the instruction cache would each wait for it.
+template <int W>
+inline constexpr bool kForwardTogether = W == 256;
+template <int W>
+inline constexpr bool kBackwardTogether = W >= 128;
+
 /// The tiles of a warp when rows are independent, assigned round-robin: tile i goes to block i % blocks and
 /// there to warp i / blocks % kFusedWarps. Blocks first, so that a small mesh occupies all multiprocessors
 /// before any of them has a second warp at work. Depends on the real count and the device only, like all
 /// assignments.
-template <int W>
+template <int W, bool together>
 struct RoundRobinTiles {
   static constexpr int kRows = TileShape<W>::kRows;
   int end, first, stride, rounds;
@@ -90,7 +97,7 @@ struct RoundRobinTiles {
     const int tiles = (end + kRows - 1) / kRows;
     first = part * kRows;
     stride = parts * kRows;
-    rounds = rounds_of<W>(part < tiles ? (tiles - part + parts - 1) / parts : 0);
+    rounds = rounds_of<together>(part < tiles ? (tiles - part + parts - 1) / parts : 0);
   }
   __device__ TileRows<TileShape<W>::kBands> tile(int round) const { return {first + round * stride, end}; }
 };

@@ -68,7 +68,7 @@ struct TileMlpBackward {
       save_mask<T>(h, masks + (layer - 1) * kMaskWords);
     }
     if (workspace.hidden[layer - 1] != nullptr)
-      store_operand(h, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
+      store_operand<true>(h, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
   }
 
   /// Replaces z_last by its gradient. With xn the normalised row and g = d_y gain (norm.h):
@@ -114,7 +114,7 @@ struct TileMlpBackward {
       add_bias_gradient(z, sums + W * layer);
       to_operand<T>(z, d_z);
       if (workspace.d_z[layer] != nullptr)
-        store_operand(d_z, workspace.d_z[layer], tile.rows(), workspace.all_bits);
+        store_operand<true>(d_z, workspace.d_z[layer], tile.rows(), workspace.all_bits);
       if (layer == 0) {
         on_first(z);
         if (!input_gradient) return;

@@ -123,7 +123,7 @@ __device__ void sum_boxes(const StageRing<T>& ring, const JobMaps& maps, const U
   copies.passed += full;
   if (full == ring.stages) return;
   // Nothing reads this buffer any more: the last barrier came behind the products of stage full - 2, and this
-  // is the buffer of full - 3; before a first stage, reduce_partials or the caller had one.
+  // is the buffer of full - 3; before a first stage, the caller had one.
   T* const rest = ring.stage(before + full);
   fill(rest, ring.x, kWideRows, full * kWideRows, ring.rows);
   fill(rest + ring.d_z_offset, ring.d_z, kWideRows, full * kWideRows, ring.rows);
@@ -134,7 +134,7 @@ __device__ void sum_boxes(const StageRing<T>& ring, const JobMaps& maps, const U
   multiply_stage(rest, d, [] {});
 }
 
-/// Stores d where reduce_partials expects it. Warp w has rows 16 w and on: half w % 2 of the pieces of row
+/// Stores d where sum_slices expects it. Warp w has rows 16 w and on: half w % 2 of the pieces of row
 /// w / 2, which are as wide as eight of its fragments.
 __device__ inline void store_products(const Args& args, const Unit& unit, int32_t tile, const Tiling& tiling,
                                       const float (&d)[64]) {
@@ -167,7 +167,6 @@ __device__ void add_unit_on_warpgroups(const Args& args, const Maps& maps, const
     sum_copied_rows(ring, d);
   }
   store_products(args, unit, tile, tiling, d);
-  reduce_partials(args, unit, tile, tiling);
 }
 
 }  // namespace meshgrad::cuda::gradients

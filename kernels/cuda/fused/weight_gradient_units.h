@@ -15,11 +15,9 @@
 // A smaller tile has fewer pieces: then several warps share a piece and take its k steps of 16 rows
 // round-robin (row groups).
 //
-// Slices are added in two levels of about sqrt(slices) each. Every block writes its partial tile to memory;
-// the last block of a group of slices to finish sums the group, and the last group to finish adds the groups'
-// sums to d_weight. The order of additions is by slice number, whichever block does them, so the bits do not
-// depend on timing. Two levels, because a single block that adds all slices would be a long tail of the
-// launch.
+// Every block writes its partial tile to memory. A second, short launch of many blocks adds the slices to
+// d_weight, by slice number, so the bits do not depend on timing. One block that added a tile would be a tail
+// of the launch: on an H100 of 80 us, in which 131 multiprocessors were idle.
 #pragma once
 #include <meshgrad/kernels/cuda/device.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
@@ -41,6 +39,11 @@ inline constexpr int kSharedBytes = kStages * kStageBytes;
 /// Of the kernels of weight gradients alone: one block loads while the other multiplies.
 inline constexpr int kBlocksPerMultiprocessor = 2;
 inline constexpr int kMaxTiles = 4;  ///< of a 256 x 256 matrix
+/// A slice has at least so many stages, as far as there are rows: each costs 64 KiB of partials.
+inline constexpr int kLeastStages = 4;
+/// A block of the sum has this many 16-byte vectors of a tile, and the slices in as many parts.
+inline constexpr int kSumVectors = 64;
+inline constexpr int kSumParts = kThreads / kSumVectors;
 
 struct Job {
   const void* x;
@@ -71,9 +74,6 @@ struct Args {
   const int64_t* edge_count;
   int64_t edge_capacity;
   float* partials;  ///< [units, kUnitFloats]
-  /// Zeroed counters of finished blocks: by unit, that of a group's first slice; then by job and tile, of
-  /// groups.
-  unsigned* tickets;  ///< [units + jobs * kMaxTiles]
 };
 
 /// The decomposition of a job, the same for all of its tiles: that of the widest.
@@ -103,7 +103,7 @@ constexpr Tiling tiling_of(int32_t in, int32_t out) {
   return tiling;
 }
 
-/// One block's work: a tile of a job for a slice of rows. Units are numbered by job, then slice, then tile.
+/// One block's work: a tile of a job for a slice of rows.
 struct Unit {
   int32_t job, slice, slices, tile;
   int32_t first;       ///< number of the job's unit of slice 0 and tile 0
@@ -123,44 +123,61 @@ __device__ inline int64_t cost_of(const Args& args, int32_t j, const Tiling& til
   return (real_count(args.edge_count, args.edge_capacity) + 6 * rows) * (job.out / kPanel);
 }
 
-/// The unit of a block. Each block computes the division of all jobs from the real counts, which only the
-/// device knows: a job gets blocks in proportion to its memory traffic, at least one slice and at most one
-/// per stage. slices = 0: the block has nothing to do. One warp calls, lane j for job j; sums over the jobs
-/// are shuffles.
-__device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
+/// A job's rows in slices. Units are numbered by job, then slice, then tile.
+struct Division {
+  int32_t slices;  ///< 0: the job has no rows
+  int32_t first;   ///< number of the job's first unit
+  int64_t stages, count;
+};
+
+/// The division of all jobs from the real counts, which only the device knows: a job gets blocks in
+/// proportion to its memory traffic, at least one slice, and none of less than kLeastStages. One warp calls,
+/// and lane j returns that of job j; sums over the jobs are shuffles.
+__device__ inline Division divide(const Args& args) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t j = lane < args.job_count ? lane : 0;
   const Tiling tiling = tiling_of(args.jobs[j].in, args.jobs[j].out);
-  const int64_t count = real_count(args.jobs[j].count, args.jobs[j].capacity);
-  const int64_t stages = (count + tiling.stage_rows - 1) / tiling.stage_rows;
-  const bool real = lane < args.job_count && stages > 0;
+  Division division{};
+  division.count = real_count(args.jobs[j].count, args.jobs[j].capacity);
+  division.stages = (division.count + tiling.stage_rows - 1) / tiling.stage_rows;
+  const bool real = lane < args.job_count && division.stages > 0;
   const int64_t cost = real ? cost_of(args, j, tiling) : 0;
   int64_t all = cost;  // 64-bit: the products below pass 2^31
   for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
-  int64_t slices = 0;
   if (real) {
     const int32_t blocks_a_slice = args.first_makes_d_z && j == 0 ? 1 : tiling.tiles;
-    slices = args.resident_blocks * cost / (all * blocks_a_slice);
-    slices = max(int64_t{1}, min(slices, stages));
+    const int64_t by_cost = args.resident_blocks * cost / (all * blocks_a_slice);
+    const int64_t most = (division.stages + kLeastStages - 1) / kLeastStages;
+    division.slices = static_cast<int32_t>(max(int64_t{1}, min(by_cost, most)));
   }
-  const int32_t units = static_cast<int32_t>(slices) * tiling.tiles;
+  const int32_t units = division.slices * tiling.tiles;
   int32_t units_end = units;  // inclusive prefix sum: units of this job and those before it
   for (int step = 1; step < 32; step *= 2) {
     const int32_t before = __shfl_up_sync(0xffffffffu, units_end, step);
     if (lane >= step) units_end += before;
   }
-  const int32_t first = units_end - units;
-  if (unit >= first && unit < units_end) {
-    const int32_t slice = (unit - first) / tiling.tiles;
-    const int64_t end = stages * (slice + 1) / slices * tiling.stage_rows;
+  division.first = units_end - units;
+  return division;
+}
+
+/// The unit of a block. slices = 0: the block has nothing to do. One warp calls.
+__device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const Division division = divide(args);
+  const int32_t j = lane < args.job_count ? lane : 0;
+  const Tiling tiling = tiling_of(args.jobs[j].in, args.jobs[j].out);
+  const int32_t at = unit - division.first;
+  if (at >= 0 && at < division.slices * tiling.tiles) {
+    const int32_t slice = at / tiling.tiles;
+    const int64_t end = division.stages * (slice + 1) / division.slices * tiling.stage_rows;
     found = {j,
              slice,
-             static_cast<int32_t>(slices),
-             (unit - first) % tiling.tiles,
-             first,
-             stages * slice / slices * tiling.stage_rows,
-             end < count ? end : count};
-  } else if (lane == 31 && unit >= units_end) {
+             division.slices,
+             at % tiling.tiles,
+             division.first,
+             division.stages * slice / division.slices * tiling.stage_rows,
+             end < division.count ? end : division.count};
+  } else if (lane == 31 && at >= 0) {
     found = {};
   }
 }
@@ -309,45 +326,9 @@ __device__ void sum_rows(const StageRing<T>& ring, const Tiling& tiling, bool ha
   copy_async_wait<0>();  // only empty groups are left
 }
 
-/// Counts the calling block; true in all its threads if it is the last of `expected` blocks. What the other
-/// blocks wrote before their call is then visible to it: each thread's fence and the barrier put its writes
-/// before the atomic, the fence after the atomic puts the last block's reads behind it. CUDA C++ Programming
-/// Guide, "Memory Fence Functions", has the pattern.
-__device__ inline bool is_last(unsigned* ticket, int32_t expected) {
-  MESHGRAD_SHARED(int, last, 1);
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last[0] = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(expected) ? 1 : 0;
-    __threadfence();
-  }
-  __syncthreads();
-  return last[0] != 0;
-}
-
-/// Partial sums to add: `inner` of each of `outer` units, in this order.
-struct PartialSums {
-  const float* first;
-  int32_t outer, inner;
-  int64_t outer_stride, inner_stride;
-};
-
-/// Four floats at 16-byte offset `at`, summed over all parts.
-__device__ inline Vector<float> sum_partials(const PartialSums& parts, int at) {
-  Vector<float> sum{};
-  for (int o = 0; o < parts.outer; ++o) {
-    for (int i = 0; i < parts.inner; ++i) {
-      const float* const part = parts.first + o * parts.outer_stride + i * parts.inner_stride;
-      const auto x = reinterpret_cast<const Vector<float>*>(part)[at];
-      for (int e = 0; e < 4; ++e) sum.v[e] += x.v[e];
-    }
-  }
-  return sum;
-}
-
 /// Adds the four floats at 16-byte offset `at` of a partial tile to d_weight. They are the d fragment of one
 /// lane in the order of store: [piece][fragment 8 i + j][lane][4], so rows lane / 4 and lane / 4 + 8 and two
-/// neighbouring columns of the fragment. No atomics: a tile of d_weight belongs to one block.
+/// neighbouring columns of the fragment. No atomics: a value of d_weight belongs to one thread.
 __device__ inline void add_to_weight(const Job& job, const Tiling& tiling, int32_t tile, int at,
                                      const Vector<float>& sum) {
   const int piece = at / (kPieceFloats / 4), fragment = at / 32 % 16, lane = at % 32;
@@ -382,32 +363,57 @@ __device__ inline void store_partials(const Args& args, const Unit& unit, int32_
   }
 }
 
-/// After the unit's partials are stored: if the block is the last of its group of slices, sums the group into
-/// the partials of the group's first slice; if that group is the job's last, adds all groups to d_weight.
-__device__ inline void reduce_partials(const Args& args, const Unit& unit, int32_t tile,
-                                       const Tiling& tiling) {
-  float* const partials = partials_of(args, unit, tile);
-  const int64_t slice_stride = slice_stride_of(tiling);
-  int32_t group = 1;  // ceil(sqrt(slices)), so that both levels are short
-  while (group * group < unit.slices) ++group;
-  const int32_t groups = (unit.slices + group - 1) / group;
-  const int32_t begin = unit.slice / group * group;  // the group's first slice
-  const int32_t size = begin + group < unit.slices ? group : unit.slices - begin;
-  if (!is_last(args.tickets + unit.first + begin * tiling.tiles + tile, size)) return;
+/// Blocks of the sum of a job's partials, kSumVectors of a tile each.
+constexpr int32_t sum_blocks_of_tile(const Tiling& tiling) {
+  return tiling.pieces * (kPieceFloats / 4 / kSumVectors);
+}
 
-  const int vectors = tiling.pieces * kPieceFloats / 4;
-  float* const group_sum = partials + begin * slice_stride;
-  const PartialSums slices{group_sum, size, tiling.row_groups, slice_stride,
-                           int64_t{tiling.pieces} * kPieceFloats};
-  for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
-    const Vector<float> sum = sum_partials(slices, at);
-    reinterpret_cast<Vector<float>*>(group_sum)[at] = sum;
+/// Adds kSumVectors vectors of a tile's slices to d_weight; `block` counts the blocks of all jobs and tiles.
+/// Row groups count as further slices. Four parts of the slices are added side by side, then the parts.
+__device__ inline void sum_slices(const Args& args, int32_t block) {
+  constexpr int kBatch = 8;  // loads in flight: one takes several hundred cycles
+  MESHGRAD_SHARED(Division, divisions, 32);
+  MESHGRAD_SHARED(Vector<float>, part_sums, kThreads);
+  if (threadIdx.x < 32) divisions[threadIdx.x] = divide(args);
+  __syncthreads();
+  int32_t j = 0;
+  Tiling tiling = tiling_of(args.jobs[0].in, args.jobs[0].out);
+  for (; block >= sum_blocks_of_tile(tiling) * tiling.tiles;) {
+    block -= sum_blocks_of_tile(tiling) * tiling.tiles;
+    ++j;
+    tiling = tiling_of(args.jobs[j].in, args.jobs[j].out);
   }
-  if (!is_last(args.tickets + args.units + unit.job * kMaxTiles + tile, groups)) return;
-  const PartialSums all{partials, groups, 1, group * slice_stride, 0};
-  for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
-    add_to_weight(args.jobs[unit.job], tiling, tile, at, sum_partials(all, at));
+  const Division& division = divisions[j];
+  if (division.slices == 0 || args.jobs[j].d_weight == nullptr) return;
+  const int32_t tile = block / sum_blocks_of_tile(tiling);
+  const int32_t thread = static_cast<int32_t>(threadIdx.x), part = thread / kSumVectors;
+  const int32_t at = block % sum_blocks_of_tile(tiling) * kSumVectors + thread % kSumVectors;
+  const int32_t slices = division.slices * tiling.row_groups;
+  const int32_t begin = slices * part / kSumParts, end = slices * (part + 1) / kSumParts;
+  const float* const partials = args.partials + int64_t{division.first + tile} * kUnitFloats;
+  Vector<float> sum{};
+  for (int32_t first = begin; first < end; first += kBatch) {
+    Vector<float> batch[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int32_t slice = (first + i) / tiling.row_groups, group = (first + i) % tiling.row_groups;
+      const float* const from =
+          partials + slice * slice_stride_of(tiling) + group * tiling.pieces * kPieceFloats;
+      if (first + i < end) batch[i] = reinterpret_cast<const Vector<float>*>(from)[at];
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i >= end) break;
+      for (int e = 0; e < 4; ++e) sum.v[e] += batch[i].v[e];
+    }
   }
+  part_sums[thread] = sum;
+  __syncthreads();
+  if (part > 0) return;
+  for (int p = 1; p < kSumParts; ++p) {
+    for (int e = 0; e < 4; ++e) sum.v[e] += part_sums[p * kSumVectors + thread].v[e];
+  }
+  add_to_weight(args.jobs[j], tiling, tile, at, sum);
 }
 
 /// Computes one tile of the unit's slice, unit.tile or another one of the job. All threads of the block call.
@@ -422,7 +428,6 @@ __device__ void add_unit(const Args& args, const Unit& unit, int32_t tile) {
       slot / tiling.pieces_out * kPieceIn, slot % tiling.pieces_out * kPieceOut, warp / tiling.pieces, {}};
   sum_rows(StageRing<T>(job, unit, tile, tiling, dynamic_shared<T>()), tiling, has_piece, piece);
   if (has_piece) store_partials(args, unit, tile, tiling, piece);
-  reduce_partials(args, unit, tile, tiling);
 }
 
 /// Sums 32 columns of the partials of a ColumnSum, a lane one of them: each warp adds every eighth row, then
@@ -466,10 +471,13 @@ __device__ void run_block(const Args& args, const Add& add) {
 /// jobs.front() compute its d_z themselves (first_makes_d_z), and its d_weight may be undefined.
 struct PreparedLaunch {
   Args args{};
-  int64_t blocks = 0;
-  Tensor partials, tickets;
+  int64_t blocks = 0, sum_blocks = 0;
+  Tensor partials;
   PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
-                 int64_t resident_blocks, const Rows* edges, Runtime& runtime, const Stream& stream);
+                 int64_t resident_blocks, const Rows* edges, Runtime& runtime);
 };
+
+/// The second launch: adds the slices of all jobs to their d_weight.
+void start_sum_of_slices(const PreparedLaunch& prepared, const Stream& stream);
 
 }  // namespace meshgrad::cuda::gradients

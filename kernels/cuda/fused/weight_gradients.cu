@@ -15,6 +15,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gra
   run_block(args, [&](const Unit& unit) { add_unit<T>(args, unit, unit.tile); });
 }
 
+__global__ void __launch_bounds__(kThreads) sum_slices_kernel(Args args) {
+  sum_slices(args, static_cast<int32_t>(blockIdx.x));
+}
+
 /// cp.async of 16 bytes needs every row at a multiple of 16 bytes; raw features of 3 or 11 columns are not.
 bool starts_rows_on_16_bytes(const Tensor& x) {
   return x.width() * size_of(x.dtype()) % 16 == 0 && reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
@@ -37,11 +41,14 @@ void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob
            const Stream& stream) {
   const int64_t resident_blocks =
       int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
-  const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime, stream);
-  if (!jobs.empty() && uses_warpgroups(runtime, stream))
-    return start_on_warpgroups(prepared, dtype_of<T>(), runtime, stream);
-  launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
-         prepared.args);
+  const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime);
+  if (!jobs.empty() && uses_warpgroups(runtime, stream)) {
+    start_on_warpgroups(prepared, dtype_of<T>(), runtime, stream);
+  } else {
+    launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
+           prepared.args);
+  }
+  start_sum_of_slices(prepared, stream);
 }
 
 }  // namespace
@@ -54,10 +61,9 @@ bool uses_warpgroups(Runtime& runtime, const Stream& stream) {
 }
 
 PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
-                               int64_t resident_blocks, const Rows* edges, Runtime& runtime,
-                               const Stream& stream) {
-  // The host knows capacities only. Upper bounds of the units that find_unit assigns for any real counts: the
-  // shares of resident_blocks, each rounded up to one slice of all tiles, and one slice per stage of rows.
+                               int64_t resident_blocks, const Rows* edges, Runtime& runtime) {
+  // The host knows capacities only. Upper bounds of the units that divide() makes for any real counts: the
+  // shares of resident_blocks, each rounded up to one slice of all tiles, and one slice per kLeastStages.
   int64_t by_share = resident_blocks, by_rows = 0;
   for (const WeightGradientJob& job : jobs) {
     args.jobs[args.job_count++] = job_of(job);
@@ -65,7 +71,8 @@ PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::spa
     const Tiling tiling = tiling_of(added.in, added.out);
     const bool made = edges != nullptr && args.job_count == 1;
     by_share += made ? resident_blocks * (tiling.tiles - 1) + tiling.tiles : tiling.tiles;
-    by_rows += blocks_for(added.capacity, tiling.stage_rows) * tiling.tiles;
+    by_rows += blocks_for(added.capacity, kLeastStages * tiling.stage_rows) * tiling.tiles;
+    sum_blocks += int64_t{tiling.tiles} * sum_blocks_of_tile(tiling);
   }
   args.units = static_cast<int32_t>(std::min(by_share, by_rows));
   args.resident_blocks = static_cast<int32_t>(resident_blocks);
@@ -81,14 +88,18 @@ PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::spa
                     sum.partials.rows(), sum.partials.width(), static_cast<int32_t>(sum.target.elements())};
     blocks += blocks_for(sum.target.elements(), 32);
   }
-  if (args.units == 0) return;
+  if (args.units == 0) {
+    sum_blocks = 0;
+    return;
+  }
   partials = Tensor::empty(runtime, {args.units, kUnitFloats}, DType::f32, Tag::workspace,
                            "weight gradient partials");
-  tickets = Tensor::empty(runtime, {args.units + args.job_count * kMaxTiles}, DType::i32, Tag::workspace,
-                          "weight gradient tickets");
   args.partials = partials.data<float>();
-  args.tickets = static_cast<unsigned*>(tickets.raw());
-  fill_zero(tickets, stream);
+}
+
+void start_sum_of_slices(const PreparedLaunch& prepared, const Stream& stream) {
+  launch("weight_gradients.sum", sum_slices_kernel, {prepared.sum_blocks, kThreads, 0}, stream,
+         prepared.args);
 }
 
 }  // namespace gradients

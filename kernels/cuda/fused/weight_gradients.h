@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // weight_gradients: d_weight += x^T d_z for all layers of one backward call together, on tensor cores, and
-// the ordered sums of the column partials of the same call (gradients of biases and norm parameters). One
-// launch for up to kMaxWeightGradientJobs matrices.
+// the ordered sums of the column partials of the same call (gradients of biases and norm parameters). Two
+// launches for up to kMaxWeightGradientJobs matrices.
 //
 // The result is small (128 x 128) and the sum long (every row), so the rows are divided into slices over the
 // whole device, as in a split-K GEMM, and the slices' partial sums are added in a fixed order. Accumulation

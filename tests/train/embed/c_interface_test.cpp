@@ -83,7 +83,7 @@ TEST_CASE("on parts and a device: a failed read tells the others" * doctest::ski
     meet(told, c);
     if (!c.spoils()) gpu::free(there.data);
     if (c.spoils())
-      return expect(contains(answer.text, fmt::format("{} bytes of allocated device memory", bytes)),
+      return expect(contains(answer.text, fmt::format("load] needed {} bytes of memory of cuda", bytes)),
                     answer.text);
     answer.refused(MESHGRAD_DATA_ERROR, "got an error on rank ");
   });
