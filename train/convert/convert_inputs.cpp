@@ -33,7 +33,7 @@ const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
 struct DataFormat {
   std::string_view name;
-  std::array<std::string_view, 8> extensions;  ///< later ones may be empty
+  std::array<std::string_view, 9> extensions;  ///< later ones may be empty
   std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
                                             const WarningCallback& warn);
 };
@@ -62,7 +62,7 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
        return open_hdf5(file.path, options.fields, array_options(options), warn);
      }},
     {"vtk",
-     {".vtu", ".vtp", ".vtk", ".vtm", ".pvtu", ".pvtp", ".pvd", ".series"},
+     {".vtu", ".vtp", ".vtk", ".vtm", ".pvtu", ".pvtp", ".vtpd", ".pvd", ".series"},
      [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
        std::vector<std::unique_ptr<TrajectorySource>> sources;
        sources.push_back(open_vtk(file.frames, file.node_types, warn));

@@ -284,7 +284,7 @@ TEST_CASE("damaged and missing files") {
   SUBCASE("nothing to read") {
     CHECK(contains(run(),
                    "needed files ending in .tfrecord, .tfrecords, .npz, .h5, .hdf5, .vtu, .vtp, .vtk, .vtm, "
-                   ".pvtu, .pvtp, .pvd, "
+                   ".pvtu, .pvtp, .vtpd, .pvd, "
                    ".series, .xdmf or .xmf"));
     CHECK(contains(message_of([&] { convert(options_for(scratch.path / "no", scratch.path / "a.mgd")); }),
                    "got nothing there"));

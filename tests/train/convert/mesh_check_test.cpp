@@ -263,6 +263,17 @@ TEST_CASE("mesh_edge beside cells is said to be of no use") {
   CHECK(convert_arrays(arrays).warns("a.npz] mesh_edge was not used: the sides of the cells are the edges"));
 }
 
+TEST_CASE("edges with fields are counted as they are listed") {
+  NpzArrays arrays = square_arrays(5);
+  arrays.erase("cells");
+  arrays["edges"] = npy<int32_t>("<i4", "(4, 2)", {2, 3, 0, 1, 1, 0, 3, 2});
+  arrays["edge:length"] = npy<float>("<f4", "(4,)", {23, 1, 10, 32});
+  CHECK_FALSE(convert_arrays(arrays).warns("itself"));
+  arrays.erase("edge:length");
+  arrays["edges"] = npy<int32_t>("<i4", "(4, 2)", {2, 3, 0, 1, 1, 0, 2, 2});
+  CHECK(convert_arrays(arrays).warns("edges from a node to itself: 1, first column 3"));
+}
+
 TEST_CASE("names of fields have no control characters") {
   CHECK(contains(
       with("u\n", npy<float>("<f4", "(5, 4)", counting(20))),

@@ -73,6 +73,14 @@ TEST_CASE("pieces of a parallel file are one mesh") {
     for (size_t node = 0; node < 10; ++node)
       CHECK(t.field("p").frame(frame)[node] ==
             100 * static_cast<float>(frame) + x[2 * node] + 0.5F * x[2 * node + 1]);
+  write_text(
+      folder.options.input / "g.vtpd",
+      "<VTKFile type=\"vtkPartitionedDataSet\"><vtkPartitionedDataSet><DataSet index=\"0\" "
+      "file=\"f_3_0.vtu\"/><DataSet index=\"1\" file=\"f_3_1.vtu\"/></vtkPartitionedDataSet></VTKFile>");
+  ConvertOptions one = folder.options;
+  one.input /= "g.vtpd";
+  CHECK(convert(one).nodes_max == 10);
+  std::filesystem::remove(one.input);
   folder.write(2, 0.25);
   CHECK(
       contains(message_of([&] { convert(folder.options); }),

@@ -107,18 +107,19 @@ std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const
 
 bool is_list_of_pieces(const fs::path& path) {
   const std::string extension = path.extension().string();
-  return extension == ".pvtu" || extension == ".pvtp";
+  return extension == ".pvtu" || extension == ".pvtp" || extension == ".vtpd";
 }
 
 std::vector<fs::path> pieces_of_file(const fs::path& path) {
   const MappedFile file(path);
   const pugi::xml_document document = read_xml(file.bytes(), path, "XML with the pieces of a grid");
   std::vector<fs::path> pieces;
-  for (const pugi::xpath_node& found : document.select_nodes("/VTKFile/*/Piece[@Source]"))
-    pieces.push_back(path.parent_path() / found.node().attribute("Source").value());
+  for (const pugi::xpath_node& found :
+       document.select_nodes("/VTKFile/*/Piece/@Source | /VTKFile/vtkPartitionedDataSet/DataSet/@file"))
+    pieces.push_back(path.parent_path() / found.attribute().value());
   if (!pieces.empty()) return pieces;
-  throw data_error(path.string(), "pieces, as PUnstructuredGrid or PPolyData has them", "none",
-                   "write the file again with the solver");
+  throw data_error(path.string(), "pieces of a PUnstructuredGrid, a PPolyData or a vtkPartitionedDataSet",
+                   "none", "write the file again with the solver");
 }
 
 fs::path file_with_mesh(const fs::path& path) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of VTK: .vtu, .vtp and .vtk, .vtm, .pvtu and .pvtp that name them, and the lists .pvd and .series
-// that make a trajectory of them.
+// Files of VTK: .vtu, .vtp and .vtk, .vtm, .pvtu, .pvtp and .vtpd that name them, and the lists .pvd and
+// .series that make a trajectory of them.
 #pragma once
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 
@@ -39,7 +39,7 @@ bool is_frame_list(const std::filesystem::path& path);
 std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames,
                                            std::optional<std::string> node_types, WarningCallback warn);
 
-/// Whether the file names the pieces of a grid (.pvtu, .pvtp), which are read as one (vtk_pieces.h).
+/// Whether the file names the pieces of a grid (.pvtu, .pvtp, .vtpd), which are read as one (vtk_pieces.h).
 bool is_list_of_pieces(const std::filesystem::path& path);
 std::vector<std::filesystem::path> pieces_of_file(const std::filesystem::path& path);
 
