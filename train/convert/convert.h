@@ -114,8 +114,8 @@ std::vector<std::string> format_names();
 /// are a trajectory, and in which split.
 ConvertReport convert(const ConvertOptions& options);
 
-/// Whether `output` is a packed file that convert() would make again: by this version, with these options, of
-/// files with the names and contents that it was made of. Reads all files once, unless it was made otherwise.
+/// Whether `output` is a packed file that convert() would make again: with these options, of files with the
+/// names and contents that it was made of. Reads all files once, unless it was made otherwise.
 bool is_up_to_date(const ConvertOptions& options);
 
 /// Writes what `output` was read from as a text that convert() reads. Throws DataError where `target` is

@@ -21,6 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// To be raised where the same files are read otherwise than before.
+constexpr int kReading = 1;
+
 constexpr std::string_view kStart = "{\n \"meshgrad_manifest\"";
 
 /// All options that change what is packed; those that have their default are left out.
@@ -204,7 +207,7 @@ std::string hash_of_input(const ConvertOptions& options, const std::optional<Man
   XXH3_128bits_reset(state);
   const auto add = [&](std::string_view text) { XXH3_128bits_update(state, text.data(), text.size()); };
   Json json = options_json(options);
-  json["version"] = MESHGRAD_VERSION;
+  json["version"] = kReading;
   json["format"] = options.format;
   json["split"] = options.split;
   json["split_by"] = static_cast<int>(options.split_by);
@@ -218,7 +221,10 @@ std::string hash_of_input(const ConvertOptions& options, const std::optional<Man
   }
   std::set<fs::path> known;
   for (const InputFile& file : inputs.files) {
-    for (const fs::path& path : file.files) {
+    std::vector<fs::path> all = file.files;
+    all.push_back(file.path);  // a list, which has the times
+    if (inputs.format == "deepmind") all.push_back(file.path.parent_path() / "meta.json");
+    for (const fs::path& path : all) {
       add(name_within(options.input, path) + '\n');
       if (!known.insert(path).second) continue;
       const MappedFile content(path);

@@ -76,7 +76,12 @@ TEST_CASE("a guessed map is saved, and the file reads the same data") {
   CHECK(mapped.warnings.empty());
   CHECK(mapped.dt == 0.5);
   CHECK(parse_array_map(read_text(options.save_map), "") == guessed.map);
-  CHECK(read_text(scratch.path / "mapped.mgd") == read_text(scratch.path / "guessed.mgd"));
+  const Dataset one = Dataset::open(scratch.path / "mapped.mgd"),
+                other = Dataset::open(scratch.path / "guessed.mgd");
+  for (const char* field : {"u", "length"})
+    for (int64_t i = 0; i < (field[0] == 'u' ? one.trajectory(0).frames() : 1); ++i)
+      CHECK(std::ranges::equal(one.trajectory(0).field(field).frame(i),
+                               other.trajectory(0).field(field).frame(i)));
 }
 
 TEST_CASE("a saved map replaces only a map") {
@@ -250,6 +255,7 @@ TEST_CASE("HDF5: the first trajectory's map is for all") {
   const ScratchDirectory scratch;
   ConvertOptions options = options_of_map(test::data_file("hdf5/arrays.h5"), scratch.path / "a.mgd");
   options.save_map = scratch.path / "a.map";
+  options.axes = {{"u", "frames,nodes"}};  // three frames, not three components
   try {
     convert(options);
   } catch (const DataError& error) {

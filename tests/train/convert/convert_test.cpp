@@ -356,6 +356,7 @@ TEST_CASE("HDF5 of any layout: similar groups are trajectories") {
   options.split = {1.0};
   options.map = {
       {"positions", "mesh/xyz"}, {"cells", "mesh/triangles"}, {"velocity", "u"}, {"graph:re", "re"}};
+  options.axes = {{"u", "frames,nodes"}};  // three frames, not three components
   try {
     convert(options);
   } catch (const DataError& error) {

@@ -108,6 +108,21 @@ TEST_CASE("HDF5: simulations with a group for each step") {
   }
 }
 
+TEST_CASE("HDF5: groups of fields within a trajectory are no frames") {
+  for (const char* leaf : {"a", "u"}) {
+    Groups groups;
+    for (const char* run : {"run_0", "run_1"})
+      for (const char* layer : {"layer_1", "layer_2"})
+        groups.paths.push_back(fmt::format("{}/{}/{}", run, layer, leaf));
+    const Hdf5Layout layout = groups.layout();
+    CHECK(layout.trajectories == std::vector<Paths>{{"run_0/"}, {"run_1/"}});
+    CHECK(layout.members == Paths{fmt::format("layer_1/{}", leaf), fmt::format("layer_2/{}", leaf)});
+  }
+  CHECK(
+      contains(Groups{{"sim_0/step_0/u", "sim_0/step_1/u", "sim_1/step_0/u", "sim_1/step_1/u"}}.error(),
+               "--series 'sim_{case}/step_{frame}': 2 trajectories of 2 frames; --separate: 4 trajectories"));
+}
+
 TEST_CASE("HDF5: a lone trajectory has the names that many have") {
   const Hdf5Layout all = Groups{{"0/pos", "0/u"}}.layout();
   CHECK(all.trajectories == std::vector<Paths>{{"0/"}});
@@ -128,7 +143,8 @@ TEST_CASE("HDF5: a file with a group for each step is one trajectory") {
   if (!file.read()) return;
   CHECK(file.report.trajectories == 1);
   CHECK(file.report.dt == doctest::Approx(0.1));
-  const TrajectoryView t = file.data().trajectory(0);
+  const Dataset data = file.data();
+  const TrajectoryView t = data.trajectory(0);
   REQUIRE(t.frames() == 6);
   for (int64_t i = 0; i < 6; ++i)
     for (size_t n = 0; n < 12; ++n)
@@ -177,7 +193,8 @@ TEST_CASE("HDF5: components before nodes are refused, or said") {
   file.options.axes = {{"velocity", "components,nodes"}};
   REQUIRE(file.read());
   CHECK_FALSE(file.report.fields[0].dynamic);
-  const auto u = file.data().trajectory(0).field("velocity").frame(0);
+  const Dataset data = file.data();
+  const auto u = data.trajectory(0).field("velocity").frame(0);
   CHECK(u[0] == 0);
   CHECK(u[1] == 100);
   file.options.axes = {{"velocity", "frames,nodes"}};

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/cell_graph.h>
+#include <meshgrad/train/convert/narrow_fields.h>
 #include <meshgrad/train/convert/sources/vtk_grid.h>
 #include <meshgrad/train/convert/sources/vtk_source.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
@@ -151,6 +152,7 @@ RawTrajectory parse(const std::string& text, const std::string& types = "", std:
     if (warning != nullptr) *warning = line;
   };
   RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish(false);
+  FieldWidths({}).narrow(t);
   validate(t);
   return t;
 }
@@ -420,7 +422,8 @@ TEST_CASE("frames of a list have order, times and moving points") {
 
   write(scratch.path / "b.vtu", replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0"));
   source = open(R"(<DataSet timestep="1" file="a.vtu"/><DataSet timestep="2" file="b.vtu"/>)");
-  const RawTrajectory moving = source->next().value();
+  RawTrajectory moving = source->next().value();
+  FieldWidths({}).narrow(moving);
   CHECK(moving.frames == 2);
   CHECK(moving.positions == std::vector<float>{0, 0, 1, 0, 1, 1, 0, 1});
   CHECK(field(moving, "world_pos").components == 2);
@@ -443,7 +446,7 @@ TEST_CASE("frames of a list have order, times and moving points") {
 
 TEST_CASE("a list with an invalid time keeps its order") {
   const ScratchDirectory scratch;
-  write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"other\""));
+  write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"CYCLE\""));
   write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
                                          "<PointData><DataArray type=\"Float32\" Name=\"late\">1 2 3 4"
                                          "</DataArray>"));

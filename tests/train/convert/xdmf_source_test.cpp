@@ -272,7 +272,8 @@ TEST_CASE("XDMF: entities of the document type are text") {
     REQUIRE(contains(error.what(), "a build of meshgrad with HDF5"));
     return;
   }
-  const auto u = Dataset::open(options.output).trajectory(0).field("u").frame(0);
+  const Dataset data = Dataset::open(options.output);
+  const auto u = data.trajectory(0).field("u").frame(0);
   CHECK(u[0] == 0);
   CHECK(u[11] == 11);
 }

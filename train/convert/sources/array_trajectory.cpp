@@ -293,15 +293,17 @@ class ArrayReader {
   }
 
   /// Whether something else in the file has so many frames.
-  bool frames_are_said(int64_t frames, const RawTrajectory& t) const {
+  bool frames_are_said(const NamedArray& of, const RawTrajectory& t) const {
+    const int64_t frames = of.array.shape[0];
     return std::ranges::any_of(entries_, [&](const NamedArray& entry) {
       const std::vector<int64_t>& shape = entry.array.shape;
-      if (!entry.numbers) return false;
+      if (!entry.numbers || &entry == &of) return false;
       if (entry.name == "dt" && entry.array.size() == 1) return true;
       if (shape.empty() || shape[0] != frames) return false;
-      return are_times(entry, t.nodes) || (entry.name == "mesh_pos" && shape.size() == 3) ||
-             (!is_mesh_array(entry.name) && shape.size() == 3 &&
-              shape[1] == t.rows(named_field(entry.name).on));
+      if (are_times(entry, t.nodes) || (entry.name == "mesh_pos" && shape.size() == 3)) return true;
+      const bool many = shape.size() == 3 || (shape.size() == 2 && frames > 3);  // not components in space
+      return many && !is_mesh_array(entry.name) && shape[1] != frames &&
+             shape[1] == t.rows(named_field(entry.name).on);
     });
   }
 
@@ -322,11 +324,12 @@ class ArrayReader {
     const bool space = shape[0] == 2 || shape[0] == 3;
     if (shape.size() == 2 && shape[1] == rows) {
       if (shape[0] == rows) throw two_shapes(entry, "frames," + of, of + ",components");
-      if (space && !frames_are_said(shape[0], t)) throw two_shapes(entry, "frames," + of, "components," + of);
+      if (space && !frames_are_said(entry, t)) throw two_shapes(entry, "frames," + of, "components," + of);
     }
     if (shape.size() != 3 || shape[1] != rows) return;
-    if (shape[0] == rows) throw two_shapes(entry, "frames," + of + ",components", of + ",frames,components");
-    if (space && shape[2] > kMostColumns && !frames_are_said(shape[0], t))
+    if (shape[0] == rows && !frames_are_said(entry, t))
+      throw two_shapes(entry, "frames," + of + ",components", of + ",frames,components");
+    if (space && shape[2] > kMostColumns && !frames_are_said(entry, t))
       throw two_shapes(entry, "frames," + of + ",components", "components," + of + ",frames");
   }
 
@@ -451,7 +454,7 @@ class ArrayReader {
       t.frames = shape->frames;
     }
     field.components = static_cast<int>(shape->components);
-    field.repeats = field.dynamic && first_change(entry.array) == 0;
+    field.repeats = field.dynamic && field.name != kWorldPosition && first_change(entry.array) == 0;
     field.values = to_field_values(entry.array, where(entry));
     if (t.dim == 0) narrow_labels(field);
     if (is_f64(entry.array)) {

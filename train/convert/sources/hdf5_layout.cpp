@@ -66,8 +66,9 @@ Alike alike_groups(const Paths& paths) {
   std::map<Paths, Paths> alike;
   for (const auto& [group, members] : contents) alike[members].push_back(group);
   for (const auto& [members, groups] : alike) {
-    const bool more = groups.size() * members.size() > found.groups.size() * found.members.size();
-    if (groups.size() < 2 || !more) continue;
+    const size_t size = groups.size() * members.size(), known = found.groups.size() * found.members.size();
+    const bool outer = size == known && groups.size() < found.groups.size();  // of groups within groups
+    if (groups.size() < 2 || (size <= known && !outer)) continue;
     found.groups = groups;
     found.members = members;
   }
@@ -89,11 +90,34 @@ Alike alike_groups(const Paths& paths) {
 
 bool one_family(const Paths& names) { return families_of(names).size() == 1; }
 
-/// Groups within groups that differ in a number are the innermost ones: "run_1/step_2/".
-void take_inner_groups(Alike& found) {
+std::string leaf_of(const std::string& path) {
+  std::string leaf = path.substr(path.rfind('/') + 1);
+  for (char& c : leaf) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return leaf;
+}
+
+/// Whether the last word before the frame's number says that it counts steps.
+bool says_step(const SeriesReading& reading) {
+  constexpr std::array<std::string_view, 14> kWords{"step",  "steps",     "timestep", "tstep", "time",
+                                                    "times", "t",         "ts",       "frame", "frames",
+                                                    "iter",  "iteration", "snapshot", "dump"};
+  std::string before = reading.pattern.substr(0, reading.pattern.find("{frame}"));
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  while (!before.empty() && !letter(before.back())) before.pop_back();
+  size_t begin = before.size();
+  while (begin > 0 && letter(before[begin - 1])) --begin;
+  return std::ranges::find(kWords, leaf_of(before.substr(begin))) != kWords.end();
+}
+
+/// Groups within groups that are steps by their names, or that a pattern may mean, are the innermost ones:
+/// "run_1/step_2/".
+void take_inner_groups(Alike& found, const GroupNames& names) {
   if (found.groups.size() < 2) return;
   const Alike inner = alike_groups(found.members);
-  if (inner.groups.size() < 2 || !one_family(names_of(inner.groups))) return;
+  if (inner.groups.size() < 2) return;
+  const std::vector<SeriesFamily> families = families_of(names_of(inner.groups));
+  const bool steps = families.size() == 1 && std::ranges::any_of(families[0].readings, says_step);
+  if (!steps && names.series.find('/') == std::string::npos) return;
   Paths groups;
   for (const std::string& group : found.groups) {
     for (const std::string& more : inner.groups) groups.push_back(group + more);
@@ -118,28 +142,9 @@ void check_same_members(const Alike& found, const std::string& file) {
   }
 }
 
-std::string leaf_of(const std::string& path) {
-  std::string leaf = path.substr(path.rfind('/') + 1);
-  for (char& c : leaf) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return leaf;
-}
-
 bool names_times(const std::string& path) {
   const std::string leaf = leaf_of(path);
   return leaf == "time" || leaf == "times" || leaf == "t";
-}
-
-/// Whether the last word before the frame's number says that it counts steps.
-bool says_step(const SeriesReading& reading) {
-  constexpr std::array<std::string_view, 14> kWords{"step",  "steps",     "timestep", "tstep", "time",
-                                                    "times", "t",         "ts",       "frame", "frames",
-                                                    "iter",  "iteration", "snapshot", "dump"};
-  std::string before = reading.pattern.substr(0, reading.pattern.find("{frame}"));
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  while (!before.empty() && !letter(before.back())) before.pop_back();
-  size_t begin = before.size();
-  while (begin > 0 && letter(before[begin - 1])) --begin;
-  return std::ranges::find(kWords, leaf_of(before.substr(begin))) != kWords.end();
 }
 
 class Frames {
@@ -240,7 +245,7 @@ std::vector<std::pair<std::string, std::string>> Hdf5Layout::shared_by(const Pat
 Hdf5Layout hdf5_layout(const Paths& paths, const GroupNames& names, const GroupFacts& facts,
                        const std::string& file) {
   Alike found = alike_groups(paths);
-  take_inner_groups(found);
+  take_inner_groups(found, names);
   std::ranges::sort(found.groups, [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;  // numbers by their values
   });
