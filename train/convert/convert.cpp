@@ -462,6 +462,7 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
     first_record += file.source->records();
     file.source.reset();
   }
+  check_no_steps(options, inputs, packer.so_far());
   map_file.write(packer.so_far().map);
   const std::string doubt = plan.doubt(options, inputs, packer.so_far());
   if (!doubt.empty()) warnings.add(doubt);

@@ -14,6 +14,7 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert_inputs.h>
 #include <meshgrad/train/convert/found_files.h>
+#include <meshgrad/train/convert/series_names.h>
 #include <meshgrad/train/convert/sources/deepmind_source.h>
 #include <meshgrad/train/convert/sources/hdf5_source.h>
 #include <meshgrad/train/convert/sources/joined_source.h>
@@ -295,6 +296,23 @@ Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>&
                      options.input.string()));
   }
   return inputs;
+}
+
+void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read) {
+  const bool arrays = inputs.format == "npz" || inputs.format == "hdf5";
+  if (!arrays || options.separate_frames || read.frames > read.trajectories || inputs.files.size() < 2)
+    return;
+  std::vector<std::string> names;
+  for (const InputFile& file : inputs.files) names.push_back(file.path.string());
+  for (const SeriesFamily& family : families_of(names)) {
+    const auto steps = std::ranges::find_if(family.readings, &SeriesReading::frames_named_by_step);
+    if (steps == family.readings.end()) continue;
+    throw data_error(names[family.members.front()], "files of whole simulations",
+                     fmt::format("{} files of one frame, {}: the steps of a simulation, or as many solutions",
+                                 family.members.size(), fs::path(steps->pattern).filename().string()),
+                     "--separate for a trajectory each; for one simulation save its frames in one file, as "
+                     "[frames, nodes, components]");
+  }
 }
 
 std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& fractions, int64_t minimum) {

@@ -49,6 +49,10 @@ struct Inputs {
 Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>& manifest,
                    const WarningCallback& warn);
 
+/// Throws DataError where files of arrays have one frame each and names that say that they are steps: one
+/// simulation, or as many solutions.
+void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read);
+
 /// Where each record goes, once the number of records is known.
 class SplitPlan {
  public:

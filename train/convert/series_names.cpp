@@ -130,15 +130,28 @@ std::string without_case(std::string_view text) {
   return small;
 }
 
-/// Whether the last word of a text is one that parallel programs write before the number of a process.
-bool says_rank(std::string_view text) {
-  constexpr std::array<std::string_view, 8> kWords{"rank",  "proc", "processor", "part",
-                                                   "piece", "pe",   "subdomain", "partition"};
+/// The last word of a text.
+std::string last_word(std::string_view text) {
   size_t end = text.size();
   while (end > 0 && !is_letter(text[end - 1])) --end;
   size_t begin = end;
   while (begin > 0 && is_letter(text[begin - 1])) --begin;
-  return std::ranges::find(kWords, without_case(text.substr(begin, end - begin))) != kWords.end();
+  return without_case(text.substr(begin, end - begin));
+}
+
+/// Whether it is one that parallel programs write before the number of a process.
+bool says_rank(std::string_view text) {
+  constexpr std::array<std::string_view, 8> kWords{"rank",  "proc", "processor", "part",
+                                                   "piece", "pe",   "subdomain", "partition"};
+  return std::ranges::find(kWords, last_word(text)) != kWords.end();
+}
+
+/// Whether it says that the number counts steps.
+bool says_step(std::string_view text) {
+  constexpr std::array<std::string_view, 14> kWords{"step",      "steps",    "timestep", "tstep", "time",
+                                                    "times",     "t",        "ts",       "frame", "frames",
+                                                    "iteration", "snapshot", "iter",     "dump"};
+  return std::ranges::find(kWords, last_word(text)) != kWords.end();
 }
 
 /// Names of one family, cut into numbers in one way.
@@ -234,6 +247,7 @@ class NumberedNames {
       const bool by_rank = says_rank(rows_.front().texts[at]);
       reading.cases_named_by_rank = reading.cases_named_by_rank || (tells_apart && by_rank);
       reading.frames_named_by_rank = reading.frames_named_by_rank || (at == frame && by_rank);
+      if (at == frame) reading.frames_named_by_step = says_step(rows_.front().texts[at]);
       reading.pattern += at == frame ? "{frame}" : tells_apart ? "{case}" : changes ? "*" : columns_[at][0];
     }
     return reading;

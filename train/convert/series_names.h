@@ -18,6 +18,7 @@ struct SeriesReading {
   bool frame_before_case = false;           ///< a number after that of the frame also changes
   bool cases_named_by_rank = false;         ///< a word before a number of the cases says rank or part
   bool frames_named_by_rank = false;        ///< or before that of the frame
+  bool frames_named_by_step = false;        ///< which says step, time or frame
 };
 
 /// Names that are the same but for their numbers, and all ways to read them: none where no number changes.

@@ -178,6 +178,33 @@ TEST_CASE("what repeats in one trajectory only stays over time") {
   CHECK(report.fields[0].dynamic);
 }
 
+TEST_CASE("array files named by steps need a word") {
+  const ScratchDirectory scratch;
+  std::filesystem::create_directory(scratch.path / "in");
+  ConvertOptions options;
+  options.input = scratch.path / "in";
+  options.output = scratch.path / "out.mgd";
+  options.split = {1};
+  const auto write = [&](const std::string& name, const std::string& shape) {
+    write_npz(options.input / name,
+              {{"mesh_pos", npy<float>("<f4", "(3, 2)", {0, 0, 1, 0, 1, 1})},
+               {"cells", npy<int32_t>("<i4", "(1, 3)", {0, 1, 2})},
+               {"u", npy<float>("<f4", shape, counting(shape == "(3,)" ? 3 : 12))}},
+              false);
+  };
+  for (const char* name : {"step_1.npz", "step_2.npz", "step_10.npz"}) write(name, "(3,)");
+  CHECK(contains(
+      message_of([&] { convert(options); }),
+      "needed files of whole simulations, got 3 files of one frame, step_{frame}.npz: the steps of a "
+      "simulation, or as many solutions; fix: --separate"));
+  CHECK_FALSE(std::filesystem::exists(options.output));
+  options.separate_frames = true;
+  CHECK(convert(options).trajectories == 3);
+  options.separate_frames = false;
+  for (const char* name : {"step_1.npz", "step_2.npz", "step_10.npz"}) write(name, "(4, 3, 1)");
+  CHECK(convert(options).frames == 12);
+}
+
 TEST_CASE("a third component is empty in all trajectories, or in none") {
   const auto vectors = [](const std::string& third) {
     return "<DataArray type=\"Float64\" Name=\"U\" NumberOfComponents=\"3\">1 2 " + third + " 3 4 " + third +

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -96,19 +95,6 @@ std::string leaf_of(const std::string& path) {
   return leaf;
 }
 
-/// Whether the last word before the frame's number says that it counts steps.
-bool says_step(const SeriesReading& reading) {
-  constexpr std::array<std::string_view, 14> kWords{"step",  "steps",     "timestep", "tstep", "time",
-                                                    "times", "t",         "ts",       "frame", "frames",
-                                                    "iter",  "iteration", "snapshot", "dump"};
-  std::string before = reading.pattern.substr(0, reading.pattern.find("{frame}"));
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  while (!before.empty() && !letter(before.back())) before.pop_back();
-  size_t begin = before.size();
-  while (begin > 0 && letter(before[begin - 1])) --begin;
-  return std::ranges::find(kWords, leaf_of(before.substr(begin))) != kWords.end();
-}
-
 /// Groups within groups that are steps by their names, or that a pattern may mean, are the innermost ones:
 /// "run_1/step_2/".
 void take_inner_groups(Alike& found, const GroupNames& names) {
@@ -116,7 +102,8 @@ void take_inner_groups(Alike& found, const GroupNames& names) {
   const Alike inner = alike_groups(found.members);
   if (inner.groups.size() < 2) return;
   const std::vector<SeriesFamily> families = families_of(names_of(inner.groups));
-  const bool steps = families.size() == 1 && std::ranges::any_of(families[0].readings, says_step);
+  const bool steps =
+      families.size() == 1 && std::ranges::any_of(families[0].readings, &SeriesReading::frames_named_by_step);
   if (!steps && names.series.find('/') == std::string::npos) return;
   Paths groups;
   for (const std::string& group : found.groups) {
@@ -166,7 +153,7 @@ class Frames {
     std::vector<SeriesReading> timed, named;
     for (const SeriesReading& reading : families[0].readings) {
       if (have_times(reading)) timed.push_back(reading);
-      if (says_step(reading)) named.push_back(reading);
+      if (reading.frames_named_by_step) named.push_back(reading);
     }
     if (timed.size() == 1) return timed.front();
     if (timed.size() > 1) throw two_readings(timed);

@@ -288,8 +288,9 @@ void add_convert(CommandLine& line) {
           "--series", convert.series,
           "Which number in names of VTK files or HDF5 groups counts the frames: run_{case}_{frame}.vtu")
       ->type_name("PATTERN");
-  command->add_flag("--separate", convert.separate_frames,
-                    "Numbered VTK files and HDF5 groups are a trajectory each, not frames of one");
+  command->add_flag(
+      "--separate", convert.separate_frames,
+      "Numbered VTK files, HDF5 groups and array files are a trajectory each, not frames of one");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command
