@@ -53,7 +53,8 @@ class ArrayReader {
       note_use(*cells, t);
       t.nodes_per_cell =
           static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
-      t.cells = numbers_of_nodes(*cells, t.nodes);
+      t.cells = to_indices(cells->array, where(*cells));
+      count_from_zero(t.cells, options_.first_node, t.nodes, where(*cells));
     }
     // Beside cells, only edge fields need to know which edges are meant.
     const NamedArray* edges = find("mesh_edge");
@@ -66,7 +67,7 @@ class ArrayReader {
       t.edges = edges_of_array(*edges, where(*edges));
     }
     if (graph) t.nodes = nodes_of_graph(entries_, std::ssize(t.edges) / 2, name_);
-    if (edges != nullptr) count_from_first_node(t.edges, *edges, t.nodes);
+    if (edges != nullptr) count_from_zero(t.edges, options_.first_node, t.nodes, where(*edges));
     read_types(t);
     for (const NamedArray& entry : entries_) {
       if (!entry.numbers) {
@@ -149,34 +150,11 @@ class ArrayReader {
     }
   }
 
-  std::vector<int32_t> numbers_of_nodes(const NamedArray& entry, int64_t nodes) const {
+  std::vector<int32_t> nodes_of_facets(const NamedArray& entry, int64_t nodes) const {
     std::vector<int32_t> numbers = to_indices(entry.array, where(entry));
-    count_from_first_node(numbers, entry, nodes);
+    // A boundary may lack node 0.
+    if (options_.first_node) count_from_zero(numbers, options_.first_node, nodes, where(entry));
     return numbers;
-  }
-
-  /// Numbers from 0, if they are known to count from 0 or from 1; negative ones stay.
-  void count_from_first_node(std::vector<int32_t>& numbers, const NamedArray& entry, int64_t nodes) const {
-    int32_t least = std::numeric_limits<int32_t>::max(), most = 0;
-    for (const int32_t number : numbers) {
-      if (number >= 0) least = std::min(least, number);
-      most = std::max(most, number);
-    }
-    const int first = options_.first_node.value_or(0);
-    if (options_.first_node && (least < first || most - first >= nodes)) {
-      throw data_error(
-          where(entry),
-          fmt::format("nodes from {0} to {1}, as --first-node {0} says", first, first + nodes - 1),
-          fmt::format("{} to {}", least, most), "give another --first-node, or correct the numbers");
-    }
-    if (!options_.first_node && least == 1) {
-      throw data_error(where(entry), "nodes that count from 0 or from 1",
-                       fmt::format("{} to {} of {} nodes: from 0 with node 0 unused{}", least, most, nodes,
-                                   most < nodes ? ", or from 1" : " is too many; from 1 fits"),
-                       "--first-node 0 or --first-node 1 says it");
-    }
-    for (int32_t& number : numbers)
-      if (number >= 0) number -= first;
   }
 
   // Types on nodes, or tags of cells or facets of which a node gets the largest around it. Of an array that
@@ -209,7 +187,7 @@ class ArrayReader {
       t.node_type = std::move(tags);
     } else if ((types->name == "facet:node_type" || unsaid) && listed == facet_count && listed > 0) {
       note_use(*facets, t);
-      spread(tags, numbers_of_nodes(*facets, t.nodes), where(*types), where(*facets), t);
+      spread(tags, nodes_of_facets(*facets, t.nodes), where(*types), where(*facets), t);
     } else if ((types->name == "cell:node_type" || unsaid) && listed == cells && listed > 0) {
       spread(tags, t.cells, where(*types), "", t);
       t.cell_type = std::move(tags);

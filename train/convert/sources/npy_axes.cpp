@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -116,6 +117,29 @@ void keep_first(NamedArray& array) {
   array.bytes = std::move(bytes);
   from.shape.erase(from.shape.begin());
   from.data = array.bytes;
+}
+
+void count_from_zero(std::vector<int32_t>& numbers, std::optional<int> given, int64_t nodes,
+                     const std::string& where) {
+  int32_t least = std::numeric_limits<int32_t>::max(), most = 0;
+  for (const int32_t number : numbers) {
+    if (number >= 0) least = std::min(least, number);
+    most = std::max(most, number);
+  }
+  const int first = given.value_or(0);
+  if (given && (least < first || most - first >= nodes)) {
+    throw data_error(
+        where, fmt::format("nodes from {0} to {1}, as --first-node {0} says", first, first + nodes - 1),
+        fmt::format("{} to {}", least, most), "give another --first-node, or correct the numbers");
+  }
+  if (!given && least == 1) {
+    throw data_error(where, "nodes that count from 0 or from 1",
+                     fmt::format("{} to {} of {} nodes: from 0 with node 0 unused{}", least, most, nodes,
+                                 most < nodes ? ", or from 1" : " is too many; from 1 fits"),
+                     "--first-node 0 or --first-node 1 says it");
+  }
+  for (int32_t& number : numbers)
+    if (number >= 0) number -= first;
 }
 
 }  // namespace meshgrad
