@@ -26,9 +26,9 @@ class Tape;
 class HaloExchange {
  public:
   /// Rows in flight; their tensors must stay until wait(). Destroyed without it, the exchange is given up.
-  class Flight {
+  class Request {
    public:
-    virtual ~Flight() = default;
+    virtual ~Request() = default;
     virtual void wait() = 0;
   };
   virtual ~HaloExchange() = default;
@@ -37,11 +37,11 @@ class HaloExchange {
   virtual bool on_device() const { return false; }
   /// Tensors are [rows, width], neighbour after neighbour in the order of the halo.
   /// Sends `sent` [sum of Neighbour::sent] and fills `ghosts` [sum of Neighbour::ghosts]. Null: all done.
-  virtual std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
+  virtual std::unique_ptr<Request> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
   /// The other way: sends the ghosts' gradients to their owners, and fills `d_sent` with those of the rows
   /// that this part sent.
-  virtual std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts,
-                                           const Tensor& d_sent) = 0;
+  virtual std::unique_ptr<Request> backward(const Halo& halo, const Tensor& d_ghosts,
+                                            const Tensor& d_sent) = 0;
 };
 
 /// Index tensors are i32 and lie on the device that computes.
@@ -85,7 +85,7 @@ class HaloRound {
   /// Forward, from the owned nodes' rows; finish() returns when the ghosts' are filled, and does nothing
   /// twice.
   void start(const Tape& tape, const Tensor& owned, const Tensor& ghosts);
-  bool pending() const { return flight_ != nullptr; }
+  bool pending() const { return request_ != nullptr; }
   void finish();
   /// The exchange as an edge update over `graph`, the first edge set's, overlaps with it; the caller adds
   /// `call`. nullopt: the update has to wait for the rows.
@@ -101,7 +101,7 @@ class HaloRound {
   Tensor outgoing_, incoming_, target_;  // the target is on the device, where incoming rows go in the end
   const Stream* stream_ = nullptr;       // of the target
   bool started_back_ = false;
-  std::unique_ptr<HaloExchange::Flight> flight_;
+  std::unique_ptr<HaloExchange::Request> request_;
 };
 
 }  // namespace meshgrad

@@ -78,13 +78,13 @@ void HaloRound::launch(const Tape& tape, const Tensor& from, const Tensor& to, b
   target_ = to;
   outgoing_ = exchange.on_device() ? from : fetched(from, *stream_);
   incoming_ = exchange.on_device() ? to : host_side(to, *stream_);
-  flight_ =
+  request_ =
       back ? exchange.backward(halo_, outgoing_, incoming_) : exchange.forward(halo_, outgoing_, incoming_);
-  if (flight_ == nullptr) finish();
+  if (request_ == nullptr) finish();
 }
 
 void HaloRound::finish() {
-  if (const auto flight = std::exchange(flight_, nullptr)) flight->wait();
+  if (const auto request = std::exchange(request_, nullptr)) request->wait();
   if (incoming_.defined() && incoming_.raw() != target_.raw()) copy(incoming_, target_, *stream_);
   outgoing_ = incoming_ = {};
   if (!started_back_) target_ = {};

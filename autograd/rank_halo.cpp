@@ -24,9 +24,9 @@ class RowBytes {
   size_t row_;
 };
 
-class RankFlight final : public HaloExchange::Flight {
+class RankRequest final : public HaloExchange::Request {
  public:
-  RankFlight(Ranks& ranks, Ranks::Exchange exchange) : ranks_(ranks), exchange_(std::move(exchange)) {}
+  RankRequest(Ranks& ranks, Ranks::Exchange exchange) : ranks_(ranks), exchange_(std::move(exchange)) {}
   void wait() override { ranks_.wait(std::move(exchange_)); }
 
  private:
@@ -63,18 +63,18 @@ Messages backward_messages(const Halo& halo, const Tensor& d_ghosts, const Tenso
 constexpr std::string_view kForward = "halo exchange";
 constexpr std::string_view kBackward = "halo exchange of gradients";
 
-std::unique_ptr<HaloExchange::Flight> through_host(Ranks& ranks, const Messages& messages,
-                                                   std::string_view operation) {
-  return std::make_unique<RankFlight>(ranks,
-                                      ranks.start_exchange(messages.outgoing, messages.incoming, operation));
+std::unique_ptr<HaloExchange::Request> through_host(Ranks& ranks, const Messages& messages,
+                                                    std::string_view operation) {
+  return std::make_unique<RankRequest>(ranks,
+                                       ranks.start_exchange(messages.outgoing, messages.incoming, operation));
 }
 
-class DeviceFlight final : public HaloExchange::Flight {
+class DeviceRequest final : public HaloExchange::Request {
  public:
-  DeviceFlight(const DeviceRanks& ranks, const Stream& stream, std::string_view operation)
+  DeviceRequest(const DeviceRanks& ranks, const Stream& stream, std::string_view operation)
       : ranks_(ranks), stream_(stream), operation_(operation) {}
   /// NCCL would write to the ghosts' memory after it has been freed.
-  ~DeviceFlight() override {
+  ~DeviceRequest() override {
     if (!waited_) ranks_.abort();
   }
   void wait() override {
@@ -90,22 +90,22 @@ class DeviceFlight final : public HaloExchange::Flight {
 };
 
 /// Null where this rank has no neighbour.
-std::unique_ptr<HaloExchange::Flight> between_gpus(const DeviceRanks& ranks, const Messages& messages,
-                                                   const Stream& stream, std::string_view operation) {
+std::unique_ptr<HaloExchange::Request> between_gpus(const DeviceRanks& ranks, const Messages& messages,
+                                                    const Stream& stream, std::string_view operation) {
   if (messages.outgoing.empty() && messages.incoming.empty()) return nullptr;
   ranks.exchange(messages.outgoing, messages.incoming, stream, operation);
-  return std::make_unique<DeviceFlight>(ranks, stream, operation);
+  return std::make_unique<DeviceRequest>(ranks, stream, operation);
 }
 
 }  // namespace
 
-std::unique_ptr<HaloExchange::Flight> RankHaloExchange::forward(const Halo& halo, const Tensor& sent,
-                                                                const Tensor& ghosts) {
+std::unique_ptr<HaloExchange::Request> RankHaloExchange::forward(const Halo& halo, const Tensor& sent,
+                                                                 const Tensor& ghosts) {
   return through_host(ranks_, forward_messages(halo, sent, ghosts), kForward);
 }
 
-std::unique_ptr<HaloExchange::Flight> RankHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
-                                                                 const Tensor& d_sent) {
+std::unique_ptr<HaloExchange::Request> RankHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
+                                                                  const Tensor& d_sent) {
   return through_host(ranks_, backward_messages(halo, d_ghosts, d_sent), kBackward);
 }
 
@@ -115,14 +115,14 @@ DeviceHaloExchange::DeviceHaloExchange(std::shared_ptr<const DeviceRanks> ranks,
       native_(gpu::create_stream(computes.device().index), gpu::destroy_stream),
       own_(computes.device(), 1, native_.get()) {}
 
-std::unique_ptr<HaloExchange::Flight> DeviceHaloExchange::forward(const Halo& halo, const Tensor& sent,
-                                                                  const Tensor& ghosts) {
+std::unique_ptr<HaloExchange::Request> DeviceHaloExchange::forward(const Halo& halo, const Tensor& sent,
+                                                                   const Tensor& ghosts) {
   follow_computes();
   return between_gpus(*ranks_, forward_messages(halo, sent, ghosts), own_, kForward);
 }
 
-std::unique_ptr<HaloExchange::Flight> DeviceHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
-                                                                   const Tensor& d_sent) {
+std::unique_ptr<HaloExchange::Request> DeviceHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
+                                                                    const Tensor& d_sent) {
   follow_computes();
   return between_gpus(*ranks_, backward_messages(halo, d_ghosts, d_sent), own_, kBackward);
 }

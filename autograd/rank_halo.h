@@ -12,8 +12,8 @@ class RankHaloExchange final : public HaloExchange {
  public:
   /// `ranks` outlives it.
   explicit RankHaloExchange(Ranks& ranks) : ranks_(ranks) {}
-  std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
-  std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
+  std::unique_ptr<Request> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
+  std::unique_ptr<Request> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
 
  private:
   Ranks& ranks_;
@@ -27,8 +27,8 @@ class DeviceHaloExchange final : public HaloExchange {
   /// `computes` outlives it.
   DeviceHaloExchange(std::shared_ptr<const DeviceRanks> ranks, const Stream& computes);
   bool on_device() const override { return true; }
-  std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
-  std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
+  std::unique_ptr<Request> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
+  std::unique_ptr<Request> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
 
  private:
   void follow_computes();

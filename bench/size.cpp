@@ -30,11 +30,6 @@ std::vector<SizeClass> squares(bool quick) {
   return tiny;
 }
 
-struct Way {
-  std::string name;
-  StepKind kind;
-};
-
 std::vector<double> step_ms(Runtime& runtime, const Workload& work) {
   Timer timer(runtime, 4096);
   std::vector<double> ms;

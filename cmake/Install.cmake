@@ -17,7 +17,6 @@ set(public_headers
   engine/ranks/collectives.h
   engine/ranks/mpi.h
   engine/ranks/ranks.h
-  engine/ranks/tcp.h
   engine/memory/caching_allocator.h
   engine/memory/options.h
   engine/memory/source.h
@@ -49,6 +48,7 @@ set(public_headers
   train/embed/online_trainer.h
   train/learn/run/checkpoint.h
   train/learn/run/optimizer.h
+  train/learn/run/run_event.h
   train/embed/predictor.h
   train/learn/run/train_options.h
   train/learn/task/prediction.h)
@@ -71,6 +71,11 @@ endforeach()
 
 install(FILES ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/modulefile DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/modulefiles RENAME meshgrad)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
+# Of packages that are only headers, whose code is in ours; a shared library's package has its own.
+foreach(package IN ITEMS libcli11-dev libtoml11-dev nlohmann-json3-dev)
+  install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licences RENAME ${package} OPTIONAL)
+endforeach()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/meshgradConfig.cmake.in
   ${PROJECT_BINARY_DIR}/meshgradConfig.cmake INSTALL_DESTINATION ${package_dir})
@@ -99,7 +104,7 @@ if(NOT BUILD_SHARED_LIBS)
     ${PROJECT_SOURCE_DIR}/cmake/Findlibzip.cmake DESTINATION ${package_dir})
 endif()
 
-# `cpack -G DEB` or `cpack -G TGZ` in the build folder.
+# For packaging/release; also `cpack -G DEB` or `cpack -G TGZ` in the build folder.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_PACKAGE_CONTACT "meshgrad maintainers <maintainers@users.noreply.github.com>")
   set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

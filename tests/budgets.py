@@ -11,6 +11,7 @@ import sys
 FILE_LINES = 500
 FUNCTION_LINES = 80
 MACROS_PER_KLOC = 1.0
+MOST_SCRIPTS = 16  # in scripts/: what a user or maintainer starts by hand
 LAYERS = ["engine", "kernels", "autograd", "nn", "train"]
 # The rooms of train/ and what each sees besides itself. Includes of a room below that is not listed do not build; what
 # the build cannot see (the order within learn/, parts of engine/) is checked here.
@@ -28,6 +29,7 @@ HIDDEN = {  # what a room does not see of the folders below train/
 }
 ABOVE_ALL = ["bench", "tests", "examples"]
 CODE = {".h", ".cpp", ".cu", ".cuh"}
+SCRIPTS = ["scripts/*", "bench/studies/*", "tests/cuda/*", "cmake/*", "**/CMakeLists.txt"]
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 
@@ -128,10 +130,12 @@ def faults(root):
         # Highway is configured by macros: HWY_TARGET_INCLUDE, HWY_ONCE and the like are not ours to avoid.
         macros += [f"{path}:{n}" for n, line in enumerate(lines, 1)
                    if re.match(r"\s*#\s*define\s+(?!HWY_)", line)]
-    for script in sorted([*root.glob("scripts/*"), *root.glob("cmake/*"), *root.glob("**/CMakeLists.txt")]):
+    for script in sorted(path for glob in SCRIPTS for path in root.glob(glob)):
         if "build" not in script.relative_to(root).parts and script.is_file():
             if SPDX not in "".join(script.read_text().splitlines()[:2]):
                 yield f"{script.relative_to(root)}:1: the first lines lack {SPDX}"
+    if len(list(root.glob("scripts/*"))) > MOST_SCRIPTS:
+        yield f"{root}/scripts: more than {MOST_SCRIPTS}; fix: bench/studies, tests/, or beside what uses it"
     if seen == 0:
         yield f"{root}: no sources found"
     elif 1000 * len(macros) / total >= MACROS_PER_KLOC:

@@ -226,11 +226,11 @@ void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
 class ExchangeWithItself : public HaloExchange {
  public:
   explicit ExchangeWithItself(Runtime& runtime) : runtime_(runtime) {}
-  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
+  std::unique_ptr<Request> forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
     copy(sent, ghosts, runtime_.stream());
     return nullptr;
   }
-  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
+  std::unique_ptr<Request> backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
     copy(d_ghosts, d_sent, runtime_.stream());
     return nullptr;
   }

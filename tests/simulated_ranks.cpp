@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simulated_ranks.h"
 
-#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
@@ -98,9 +97,9 @@ struct Awaited {
   bool arrived;
 };
 
-class SimulatedFlight final : public RankTransport::Flight {
+class SimulatedRequest final : public RankTransport::Request {
  public:
-  SimulatedFlight(Network& network, int rank, std::vector<Awaited> awaited)
+  SimulatedRequest(Network& network, int rank, std::vector<Awaited> awaited)
       : network_(network), rank_(rank), awaited_(std::move(awaited)) {}
   bool done() override {
     bool all = true;
@@ -129,7 +128,7 @@ class SimulatedTransport final : public RankTransport {
   int rank() const override { return rank_; }
   int size() const override { return network_.options().ranks; }
   uint64_t host() const override { return static_cast<uint64_t>(rank_ / network_.options().ranks_per_host); }
-  std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+  std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) override {
     const SimulatedNetwork::Loss& loss = network_.options().loss;
     if (loss.rank == rank_ && exchanges_++ == loss.at) {
       if (loss.hangs) network_.hang();
@@ -142,7 +141,7 @@ class SimulatedTransport final : public RankTransport {
     for (const Send& send : sends) network_.send(rank_, send.to, sent_[send.to]++, send.bytes);
     std::vector<Awaited> awaited;
     for (const Receive& receive : receives) awaited.push_back({receive, received_[receive.from]++, false});
-    return std::make_unique<SimulatedFlight>(network_, rank_, std::move(awaited));
+    return std::make_unique<SimulatedRequest>(network_, rank_, std::move(awaited));
   }
   void check() override { network_.check(); }
   void abort(int) noexcept override { network_.abort(rank_); }
@@ -194,40 +193,6 @@ void on_ranks(const SimulatedNetwork& network, const std::function<void(Ranks&)>
     if (!ending.empty() && !follows) break;
   }
   if (!error.empty()) throw std::runtime_error(error);
-}
-
-void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
-                            const std::string& text) {
-  for (const bool fails : {false, true}) {
-    const auto begin = Clock::now();
-    const Endings endings = run([&](Ranks& ranks) {
-      barrier(ranks, "start");
-      if (ranks.rank() != 1) return barrier(ranks, "sum");
-      if (fails) throw internal_error("no memory");
-      ranks.leave();
-    });
-    CHECK(Clock::now() - begin < std::chrono::seconds(30));
-    CHECK((endings[1].find("no memory") != std::string::npos) == fails);
-    CHECK(endings[1].empty() != fails);
-    for (const size_t other : {size_t{0}, size_t{2}})
-      CHECK_MESSAGE(endings[other].find(text) != std::string::npos, endings[other]);
-  }
-}
-
-void check_a_rank_that_is_through(const std::function<Endings(const std::function<void(Ranks&)>&)>& run) {
-  const Endings endings = run([](Ranks& ranks) {
-    Ranks own(std::move(ranks));
-    barrier(own, "start");
-    const int other = 3 - own.rank();
-    for (int round = 0; round < 200 && own.rank() > 0; ++round) {
-      int here = 100 * own.rank() + round, there = 0;
-      const Send send{other, std::as_bytes(std::span(&here, 1))};
-      const Receive receive{other, std::as_writable_bytes(std::span(&there, 1))};
-      own.exchange(std::span(&send, 1), std::span(&receive, 1), "pairs");
-      if (there != 100 * other + round) throw internal_error("another message");
-    }
-  });
-  CHECK(endings == Endings{"", "", ""});
 }
 
 }  // namespace meshgrad::test

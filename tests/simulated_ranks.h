@@ -40,12 +40,4 @@ inline void on_ranks(int ranks, const std::function<void(Ranks&)>& body) {
   on_ranks(SimulatedNetwork{.ranks = ranks, .loss = {}}, body);
 }
 
-/// What the other ranks' errors say when rank 1 of 3 leaves, or fails in work of its own while they wait;
-/// each `run` starts 3 ranks whose time-out is a minute.
-void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
-                            const std::string& text);
-
-/// Rank 0 of 3 is through while the others still exchange messages; none calls finish().
-void check_a_rank_that_is_through(const std::function<Endings(const std::function<void(Ranks&)>&)>& run);
-
 }  // namespace meshgrad::test

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A rank of PyTorch's DistributedDataParallel over gloo, which trains on one mesh a rank and step; rank 0 prints the median
-seconds of a step. scripts/mesh-over-ranks --ddp starts the ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+seconds of a step. bench/studies/mesh-over-ranks --ddp starts the ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
 import argparse
 import statistics

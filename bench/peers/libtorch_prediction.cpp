@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One prediction by libtorch in C++: the MeshGraphNet of tests/train/embed/c_interface_test.cpp, "... costs
 // what ..." (f32, ReLU, LayerNorm), on a triangulated square, eager in inference mode. Prints the fastest of
-// 30 predictions. scripts/embed-libtorch builds it against pip's torch and runs it in turn with ours. usage:
-// libtorch_prediction [SIDE [WIDTH [BLOCKS [THREADS]]]]
+// 30 predictions. bench/studies/embed-libtorch builds it against pip's torch and runs it in turn with ours.
+// usage: libtorch_prediction [SIDE [WIDTH [BLOCKS [THREADS]]]]
 #include <torch/torch.h>
 
 #include <chrono>

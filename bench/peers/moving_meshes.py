@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A mesh that moves, as a plain PyTorch loop: the data of scripts/moving-meshes, and the recipe of a meshgrad
+"""A mesh that moves, as a plain PyTorch loop: the data of examples/moving-meshes, and the recipe of a meshgrad
 configuration (examples/flag.toml, examples/plate.toml): fields, noise, model, loss, optimizer, schedule, batches.
 
-    scripts/moving-meshes plate -o runs/plate
+    examples/moving-meshes plate -o runs/plate
     bench/peers/moving_meshes.py runs/plate examples/plate.toml --threads 1
 
 Prints the errors on the test split as a line of JSON: RMSE over predicted nodes of each field, one step ahead and over whole
@@ -22,7 +22,7 @@ import meshgraphnet
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=pathlib.Path, help="folder that scripts/moving-meshes wrote")
+    parser.add_argument("data", type=pathlib.Path, help="folder that examples/moving-meshes wrote")
     parser.add_argument("config", type=pathlib.Path, help="configuration of meshgrad train")
     parser.add_argument("--steps", type=int, help="instead of train.steps")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The example of docs/steady.md as a plain PyTorch loop: the data of scripts/steady-poisson, and the model, loss,
+"""The example of docs/steady.md as a plain PyTorch loop: the data of bench/studies/steady-poisson, and the model, loss,
 optimizer, schedule, batches and number of steps of examples/steady_poisson.toml.
 
-    scripts/steady-poisson -o runs/poisson && bench/peers/steady_poisson.py runs/poisson --threads 2
+    bench/studies/steady-poisson -o runs/poisson && bench/peers/steady_poisson.py runs/poisson --threads 2
 
 Prints the relative L2 and the RMSE over interior nodes of the unseen plates, and the time of training in s. With
 --seconds, training stops then, with the schedule of the whole run. Needs torch and numpy (bench/peers/requirements.txt).
@@ -23,7 +23,7 @@ NODE_INPUTS, EDGE_INPUTS, OUTPUTS = 2 + NODE_TYPES, 3, 1
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=pathlib.Path, help="folder that scripts/steady-poisson wrote")
+    parser.add_argument("data", type=pathlib.Path, help="folder that bench/studies/steady-poisson wrote")
     parser.add_argument("--steps", type=int, default=STEPS, help="of the schedule, and to train (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="training stops after this time")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
@@ -49,7 +49,7 @@ def read_plates(np, torch, folder):
                        (nodes.astype(np.float32), pairs.T.astype(np.int64), edges, target.astype(np.float32),
                         kind == INTERIOR)])
     if not plates:
-        sys.exit(f"steady_poisson.py: error: [{folder}] needed NPZ files, got none; fix: run scripts/steady-poisson")
+        sys.exit(f"steady_poisson.py: error: [{folder}] needed NPZ files, got none; fix: run bench/studies/steady-poisson")
     return plates
 
 

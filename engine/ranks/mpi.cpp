@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/mpi.h>
-#include <meshgrad/engine/ranks/tcp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,7 +14,7 @@ namespace meshgrad {
 
 namespace {
 
-constexpr const char* kTcp = "WORLD_SIZE";
+constexpr const char* kTorchrun = "WORLD_SIZE";
 
 std::optional<Launcher> launcher_of(const char* name) {
   const char* value = std::getenv(name);
@@ -27,25 +26,26 @@ std::optional<Launcher> launcher_of(const char* name) {
 
 std::optional<Launcher> found_launcher() {
   // SLURM jobs start one torchrun a host by srun, whose variables torchrun's processes inherit.
-  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return launcher_of(kTcp);
+  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return launcher_of(kTorchrun);
   // Open MPI, MPICH and Intel MPI, MVAPICH, SLURM's srun.
   for (const char* name :
-       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", kTcp})
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", kTorchrun})
     if (const std::optional<Launcher> launcher = launcher_of(name)) return launcher;
   return std::nullopt;
 }
 
 namespace {
 
-/// As long as other programs wait for each other; `timeout` may be the time that a whole job takes.
-Ranks ranks_by_tcp(const RanksOptions& options) {
-  const std::chrono::milliseconds longest = std::chrono::minutes(5);
-  return Ranks(connect_by_tcp(tcp_job_of_environment(), std::min(options.timeout, longest)), options);
-}
-
 ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::string_view fix) {
   return config_error(fmt::format("{}={}", launcher.variable, launcher.processes),
                       fmt::format("{} ranks that MPI connects", launcher.processes), got, fix);
+}
+
+void check_launcher(const Launcher& launcher) {
+  if (launcher.variable != kTorchrun) return;
+  throw launcher_error(launcher, "a launcher without MPI, as torchrun is",
+                       fmt::format("start them by mpirun -n {} or srun, or unset {} for one process",
+                                   launcher.processes, kTorchrun));
 }
 
 }  // namespace
@@ -54,18 +54,18 @@ ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::
 
 bool mpi_built() { return false; }
 
-Ranks launched_ranks(const RanksOptions& options) {
+Ranks launched_ranks(const RanksOptions&) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
-  if (launcher->variable == kTcp) return ranks_by_tcp(options);
+  check_launcher(*launcher);
   throw launcher_error(*launcher, "a build without MPI",
-                       "install MPI (scripts/setup --mpi) and build again, start the ranks with torchrun, or "
-                       "one process, with run.threads for its CPU cores");
+                       "install MPI (scripts/setup) and build again, or start one process, with run.threads "
+                       "for its CPU cores");
 }
 
 Ranks ranks_of_communicator(int, const RanksOptions&) {
   throw config_error("communicator", "a build with MPI", "a build without MPI",
-                     "install MPI (scripts/setup --mpi) and build again");
+                     "install MPI (scripts/setup) and build again");
 }
 
 #else
@@ -112,9 +112,9 @@ void check_left(MPI_Comm communicator) {
                     fmt::format("the end of rank {}", status.MPI_SOURCE), "see its error"};
 }
 
-class MpiFlight final : public RankTransport::Flight {
+class MpiRequest final : public RankTransport::Request {
  public:
-  MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
+  MpiRequest(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
       : communicator_(communicator) {
     for (const Receive& receive : receives) {
       for (const std::span<std::byte> part : parts_of(receive.bytes)) {
@@ -133,7 +133,7 @@ class MpiFlight final : public RankTransport::Flight {
     }
   }
   /// The buffers go: MPI must write no more. What is being sent may not be cancelled; the job ends anyway.
-  ~MpiFlight() override {
+  ~MpiRequest() override {
     for (size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == MPI_REQUEST_NULL) continue;
       if (i >= received_) {
@@ -144,8 +144,8 @@ class MpiFlight final : public RankTransport::Flight {
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
   }
-  MpiFlight(const MpiFlight&) = delete;
-  MpiFlight& operator=(const MpiFlight&) = delete;
+  MpiRequest(const MpiRequest&) = delete;
+  MpiRequest& operator=(const MpiRequest&) = delete;
 
   bool done() override {
     bool all = true;
@@ -215,12 +215,12 @@ class MpiTransport final : public RankTransport {
     MPI_Get_processor_name(name.data(), &length);
     return std::hash<std::string_view>()(std::string_view(name).substr(0, static_cast<size_t>(length)));
   }
-  std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+  std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) override {
     if (mpi_finalised())
       throw RankFailure{sends.empty() ? receives.front().from : sends.front().to,
                         "MPI until the last message", "MPI_Finalize before it",
                         "end the Ranks, or close the runtime, before MPI_Finalize"};
-    return std::make_unique<MpiFlight>(communicator_, sends, receives);
+    return std::make_unique<MpiRequest>(communicator_, sends, receives);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
   void check() override {
@@ -252,7 +252,7 @@ class MpiTransport final : public RankTransport {
 Ranks launched_ranks(const RanksOptions& options) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
-  if (launcher->variable == kTcp) return ranks_by_tcp(options);
+  check_launcher(*launcher);
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   int size = 1;

@@ -15,17 +15,15 @@ struct Launcher {
   int processes = 1;
 };
 
-/// Nothing for a process that was started alone, or as the only one. Of several the innermost, and MPI before
-/// others.
+/// Nothing for a process that was started by itself, or as the only one. Of several launchers the innermost.
 std::optional<Launcher> found_launcher();
 
 /// Whether this build has MPI.
 bool mpi_built();
 
-/// The ranks that the launcher started, or a single one without a launcher: MPI is then not touched. With MPI
-/// it calls MPI_Init_thread, and Ranks::finish calls MPI_Finalize; of WORLD_SIZE, which torchrun sets, ranks
-/// are connected by TCP (tcp.h), whose errors it throws. Throws ConfigError when MPI does not know of its
-/// launcher, or this build has no MPI.
+/// The ranks that the launcher started, or a single one without a launcher: MPI is then not touched. With a
+/// launcher it calls MPI_Init_thread, and Ranks::finish calls MPI_Finalize. Throws ConfigError for a launcher
+/// that MPI does not know, such as torchrun (WORLD_SIZE), and when this build has no MPI.
 Ranks launched_ranks(const RanksOptions& options = {});
 
 /// The ranks of a host application's communicator, given as MPI_Comm_c2f(communicator), which is what

@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Waiting ranks may share CPUs with those that they wait for: first spin, then offer the CPU, then sleep.
-class Patience {
+class Backoff {
  public:
   void pause() {
     ++pauses_;
@@ -86,7 +86,7 @@ Ranks::Exchange Ranks::start_exchange(std::span<const Send> sends, std::span<con
   if (outgoing.empty() && incoming.empty()) return exchange;
   for (const Send& send : outgoing) bytes_sent_ += static_cast<int64_t>(send.bytes.size());
   try {
-    exchange.flight = transport_->start(outgoing, incoming);
+    exchange.request = transport_->start(outgoing, incoming);
   } catch (const RankFailure& failure) {
     throw error_of(failure, operation);
   }
@@ -106,14 +106,14 @@ void Ranks::exchange_with_self(std::span<const Send> sends, std::span<const Rece
 }
 
 void Ranks::wait(Exchange exchange) {
-  if (exchange.flight == nullptr) return;
+  if (exchange.request == nullptr) return;
   const Span span(exchange.operation, "ranks");
   const auto begin = Clock::now();
-  Patience patience;
+  Backoff backoff;
   try {
-    while (!exchange.flight->done()) {
+    while (!exchange.request->done()) {
       if (Clock::now() - begin > options_.timeout) {
-        const int other = exchange.flight->awaited();
+        const int other = exchange.request->awaited();
         throw RankFailure{
             other, fmt::format("an answer of rank {} within {}", other, seconds_text(options_.timeout)),
             "none",
@@ -121,7 +121,7 @@ void Ranks::wait(Exchange exchange) {
                         "ranks.timeout",
                         other)};
       }
-      patience.pause();
+      backoff.pause();
     }
   } catch (const RankFailure& failure) {
     throw error_of(failure, exchange.operation);
@@ -130,7 +130,7 @@ void Ranks::wait(Exchange exchange) {
 
 bool Ranks::arrived(const Exchange& exchange) const {
   try {
-    return exchange.flight == nullptr || exchange.flight->done();
+    return exchange.request == nullptr || exchange.request->done();
   } catch (const RankFailure& failure) {
     throw error_of(failure, exchange.operation);
   }
@@ -161,15 +161,6 @@ void Ranks::abort(int exit_code) noexcept {
 
 void Ranks::leave() noexcept {
   if (transport_ != nullptr && !std::exchange(left_, true)) transport_->leave();
-}
-
-std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
-  const auto end = Clock::now() + within;
-  for (;;) {
-    const std::optional<int> code = transport_ == nullptr ? std::nullopt : transport_->ended_by_other();
-    if (code || Clock::now() >= end) return code;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
 }
 
 void Ranks::finish() {

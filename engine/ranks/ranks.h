@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,13 +31,13 @@ struct Receive {
   std::span<std::byte> bytes;
 };
 
-/// What carries the messages: MPI (mpi.h), TCP (tcp.h), or the threads of a test. It knows no deadline.
+/// What carries the messages: MPI (mpi.h), or the threads of a test. It knows no deadline.
 class RankTransport {
  public:
   /// Messages in flight. Destroyed while some are missing, it gives them up: then the job can only end.
-  class Flight {
+  class Request {
    public:
-    virtual ~Flight() = default;
+    virtual ~Request() = default;
     /// Whether every message was sent and has arrived; returns at once. Throws RankFailure.
     virtual bool done() = 0;
     /// A rank whose message is missing, or that has not taken one. Only after done() was false.
@@ -50,15 +49,13 @@ class RankTransport {
   /// The same number for ranks of one host.
   virtual uint64_t host() const = 0;
   /// The n-th message from one rank to another fills the n-th receive that the other started for it.
-  virtual std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  virtual std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
   /// Ends every rank of the job with an exit code, this one included where ranks are processes.
   virtual void abort(int exit_code) noexcept = 0;
   /// This rank exchanges no more messages: ranks that wait for one of it get a RankFailure. Processes go on.
   virtual void leave() noexcept = 0;
   /// Throws RankFailure if another rank is known to have ended, for those that wait for something else.
   virtual void check() {}
-  /// The exit code with which another rank has ended the job, where this one lives to see it.
-  virtual std::optional<int> ended_by_other() { return std::nullopt; }
   /// All ranks are done: the last call.
   virtual void finish() {}
 };
@@ -78,7 +75,7 @@ class Ranks {
   /// One exchange in flight. Its buffers must stay until Ranks::wait.
   class Exchange {
     friend class Ranks;
-    std::unique_ptr<RankTransport::Flight> flight;
+    std::unique_ptr<RankTransport::Request> request;
     std::string operation;
   };
 
@@ -131,8 +128,6 @@ class Ranks {
   void leave() noexcept;
   /// Whether this rank exchanges no more messages: after leave(), abort() and finish().
   bool left() const { return left_; }
-  /// The exit code of another rank that has called abort(), or does so within this time.
-  std::optional<int> ended_by_other(std::chrono::milliseconds within);
   /// At the regular end, on every rank: the last call, which waits for the others. Does nothing after
   /// leave(). Throws RankError.
   void finish();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model trains within a solver of GetFEM (Debian's libgetfem-dev), then takes 20 steps in its place: heat
-// in a plate whose edge stays at 0, linear triangles, implicit Euler. docs/embedding.md; scripts/embed-getfem
+// in a plate whose edge stays at 0, linear triangles, implicit Euler. docs/embedding.md; examples/getfem/run
 // builds and runs it.
 #include <getfem/getfem_model_solvers.h>
 #include <getfem/getfem_models.h>

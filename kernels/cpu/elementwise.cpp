@@ -20,23 +20,23 @@ void over_chunks(const Stream& stream, int64_t n, Body&& body) {
 }
 
 /// Elements converted together, in a buffer on the stack: 4 KiB of f32.
-constexpr int64_t kPiece = 1024;
+constexpr int64_t kBuffer = 1024;
 template <class T>
-using Piece = std::array<T, static_cast<size_t>(kPiece)>;
+using Buffer = std::array<T, static_cast<size_t>(kBuffer)>;
 
-/// Calls body(offset, count) for pieces of at most kPiece elements, which are no rows: a piece counts as one.
+/// Calls body(offset, count) for up to kBuffer elements at a time, which are no rows: they count as one.
 template <class Body>
-void over_pieces(const Stream& stream, int64_t n, Body&& body) {
+void over_buffers(const Stream& stream, int64_t n, Body&& body) {
   over_chunks(stream, n, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += kPiece) body(i, std::min(kPiece, end - i));
+    for (int64_t i = begin; i < end; i += kBuffer) body(i, std::min(kBuffer, end - i));
   });
 }
 
 template <class S>
 void activation_forward_of(const ActivationForward& args, const Stream& stream) {
   const RowOps<S>& ops = row_ops<S>();
-  over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
-    Piece<Accumulator<S>> y;
+  over_buffers(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
+    Buffer<Accumulator<S>> y;
     ops.activate(args.activation, 1, n, args.x.data<S>() + begin, 0, y.data(), 0);
     ops.store(1, n, y.data(), 0, args.y.data<S>() + begin, 0);
   });
@@ -45,8 +45,8 @@ void activation_forward_of(const ActivationForward& args, const Stream& stream) 
 template <class S>
 void activation_backward_of(const ActivationBackward& args, const Stream& stream) {
   const RowOps<S>& ops = row_ops<S>();
-  over_pieces(stream, args.d_x.elements(), [&](int64_t begin, int64_t n) {
-    Piece<Accumulator<S>> d_x;
+  over_buffers(stream, args.d_x.elements(), [&](int64_t begin, int64_t n) {
+    Buffer<Accumulator<S>> d_x;
     ops.load(1, n, args.d_y.data<S>() + begin, 0, d_x.data(), 0);
     ops.activate_backward(args.activation, 1, n, args.x.data<S>() + begin, 0, d_x.data(), 0);
     (args.accumulate ? ops.add_to_stored : ops.store)(1, n, d_x.data(), 0, args.d_x.data<S>() + begin, 0);
@@ -123,8 +123,8 @@ void axpby_of(const Axpby& args, const Stream& stream) {
   const RowOps<S>& ops = row_ops<S>();
   const T a = static_cast<T>(args.a);
   const T b = static_cast<T>(args.b);
-  over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
-    Piece<T> x, y;
+  over_buffers(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
+    Buffer<T> x, y;
     ops.load(1, n, args.x.data<S>() + begin, 0, x.data(), 0);
     ops.load(1, n, args.y.data<S>() + begin, 0, y.data(), 0);
     for (size_t i = 0; i < static_cast<size_t>(n); ++i) y[i] = a * x[i] + b * y[i];

@@ -28,7 +28,7 @@ class PartsInTurn::Exchange final : public HaloExchange {
   /// Gradients of the rows that a part sent, in host memory; undefined: none.
   const Tensor& received(size_t part) const { return received_[part]; }
 
-  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
+  std::unique_ptr<Request> forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
     check_stage(sent);
     const Part& part = parts_[current_];
     int64_t row = 0;
@@ -40,7 +40,7 @@ class PartsInTurn::Exchange final : public HaloExchange {
     }
     return nullptr;
   }
-  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
+  std::unique_ptr<Request> backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
     int64_t row = 0;
     for (const Neighbour& neighbour : parts_[current_].neighbours) {
       if (neighbour.ghosts == 0) continue;

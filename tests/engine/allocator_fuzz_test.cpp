@@ -25,7 +25,7 @@ using test::TestMemorySource;
 constexpr int kStreams = 4;
 
 /// A live allocation, filled with its number.
-struct Piece {
+struct Allocation {
   StoragePtr storage;
   uint64_t number = 0;
   Tag tag = Tag::host;
@@ -84,19 +84,20 @@ class Worker {
   void step() {
     allocated = nullptr;
     reset = false;
-    short_ = short_ && pieces.size() > most_ / 2;  // then only free, until there is room again
-    // Many live pieces, few, training, few.
+    short_ = short_ && allocations.size() > most_ / 2;  // then only free, until there is room again
+    // Many live allocations, few, training, few.
     const uint64_t phase = ++steps_ / 700 % 4;
     if (phase == 2) return train();
     const size_t most = phase == 0 ? most_ : most_ / 4;
     const double choice = draws_.unit();
-    if (choice < 0.5 && pieces.size() < most && !short_) {
+    if (choice < 0.5 && allocations.size() < most && !short_) {
       allocate();
-    } else if (choice < 0.93 || pieces.size() > most) {
-      if (!pieces.empty()) free(draws_.below(pieces.size()));
+    } else if (choice < 0.93 || allocations.size() > most) {
+      if (!allocations.empty()) free(draws_.below(allocations.size()));
     } else if (choice < 0.985) {
-      if (!pieces.empty())
-        allocator_.record_use(pieces[draws_.below(pieces.size())].storage, stream(draws_.below(kStreams)));
+      if (!allocations.empty())
+        allocator_.record_use(allocations[draws_.below(allocations.size())].storage,
+                              stream(draws_.below(kStreams)));
     } else if (choice < 0.988) {
       allocator_.release_cached();
     } else if (choice < 0.992) {
@@ -107,15 +108,15 @@ class Worker {
     }
   }
   void free(size_t number) {
-    if (!pieces[number].kept()) broken = true;
-    pieces[number] = std::move(pieces.back());
-    pieces.pop_back();
+    if (!allocations[number].kept()) broken = true;
+    allocations[number] = std::move(allocations.back());
+    allocations.pop_back();
   }
 
-  std::vector<Piece> pieces;
-  const Piece* allocated = nullptr;  // by the last step
-  bool reset = false;                // the last step was a reset_peak()
-  bool broken = false;               // a piece did not hold its pattern
+  std::vector<Allocation> allocations;
+  const Allocation* allocated = nullptr;  // by the last step
+  bool reset = false;                     // the last step was a reset_peak()
+  bool broken = false;                    // an allocation did not hold its pattern
   int64_t refused = 0;
 
  private:
@@ -131,33 +132,35 @@ class Worker {
       trained_[which] = allocate(kBytes[which], 1, Tag::activations, 0);
       return;
     }
-    for (size_t i = 0; i < pieces.size(); ++i)
-      if (pieces[i].number == trained_[which]) return free(i);
+    for (size_t i = 0; i < allocations.size(); ++i)
+      if (allocations[i].number == trained_[which]) return free(i);
   }
   void allocate() {
     const auto tag = static_cast<Tag>(draws_.below(kTagCount));
     const int64_t bytes = draws_.size(kMiB), alignment = int64_t{1} << draws_.below(13);
     allocate(bytes, alignment, tag, static_cast<int>(draws_.below(kStreams)));
   }
-  /// The new piece's number.
+  /// The new allocation's number.
   uint64_t allocate(int64_t bytes, int64_t alignment, Tag tag, int on) {
-    Piece piece;
-    piece.number = draws_.seed() << 32 | ++count_;
-    piece.tag = tag;
-    piece.stream = on;
+    Allocation allocation;
+    allocation.number = draws_.seed() << 32 | ++count_;
+    allocation.tag = tag;
+    allocation.stream = on;
     try {
-      piece.storage = allocator_.allocate(bytes, alignment, stream(static_cast<size_t>(piece.stream)),
-                                          piece.tag, piece.name());
+      allocation.storage =
+          allocator_.allocate(bytes, alignment, stream(static_cast<size_t>(allocation.stream)),
+                              allocation.tag, allocation.name());
     } catch (const OutOfMemory&) {
       ++refused;
       short_ = true;
-      return piece.number;
+      return allocation.number;
     }
-    if (piece.storage->bytes() != bytes || reinterpret_cast<intptr_t>(piece.bytes()) % alignment != 0)
+    if (allocation.storage->bytes() != bytes ||
+        reinterpret_cast<intptr_t>(allocation.bytes()) % alignment != 0)
       broken = true;
-    piece.fill();
-    pieces.push_back(std::move(piece));
-    allocated = &pieces.back();
+    allocation.fill();
+    allocations.push_back(std::move(allocation));
+    allocated = &allocations.back();
     return allocated->number;
   }
 
@@ -167,7 +170,7 @@ class Worker {
   size_t most_;
   uint64_t count_ = 0;
   uint64_t steps_ = 0;
-  std::array<uint64_t, 3> trained_{};  // numbers of the pieces that train() made last
+  std::array<uint64_t, 3> trained_{};  // numbers of the allocations that train() made last
   bool short_ = false;
 };
 
@@ -207,8 +210,8 @@ class Tracks {
     for (const MemoryStats::OfStream& of : stats.by_stream)
       body(3 + kTagCount + static_cast<size_t>(of.stream), of.counters);
   }
-  void count_allocation(const MemorySnapshot& snapshot, const Piece& piece) {
-    const auto address = reinterpret_cast<int64_t>(piece.storage->data());
+  void count_allocation(const MemorySnapshot& snapshot, const Allocation& allocation) {
+    const auto address = reinterpret_cast<int64_t>(allocation.storage->data());
     for (const MemorySnapshot::Segment& segment : snapshot.segments) {
       if (address < segment.address || address >= segment.address + segment.bytes) continue;
       for (const MemorySnapshot::Block& block : segment.blocks) {
@@ -249,38 +252,39 @@ class Tracks {
   std::string text_;
 };
 
-/// The used blocks of the snapshot are the worker's pieces, and those hold what was written.
-bool same_blocks(const MemorySnapshot& snapshot, const std::vector<Piece>& pieces) {
-  std::vector<const Piece*> expected;
-  for (const Piece& piece : pieces) {
-    if (!piece.ends_kept()) return false;
-    expected.push_back(&piece);
+/// The used blocks of the snapshot are the worker's allocations, and those hold what was written.
+bool same_blocks(const MemorySnapshot& snapshot, const std::vector<Allocation>& allocations) {
+  std::vector<const Allocation*> expected;
+  for (const Allocation& allocation : allocations) {
+    if (!allocation.ends_kept()) return false;
+    expected.push_back(&allocation);
   }
   std::sort(expected.begin(), expected.end(),
-            [](const Piece* a, const Piece* b) { return a->bytes() < b->bytes(); });
+            [](const Allocation* a, const Allocation* b) { return a->bytes() < b->bytes(); });
   std::vector<const MemorySnapshot::Block*> used;
   for (const MemorySnapshot::Segment& segment : snapshot.segments)
     for (const MemorySnapshot::Block& block : segment.blocks)
       if (block.state == MemorySnapshot::State::used) used.push_back(&block);
   std::sort(used.begin(), used.end(), [](const auto* a, const auto* b) { return a->address < b->address; });
   return std::equal(used.begin(), used.end(), expected.begin(), expected.end(),
-                    [](const MemorySnapshot::Block* block, const Piece* piece) {
-                      return block->address == reinterpret_cast<int64_t>(piece->bytes()) &&
-                             block->requested == piece->storage->bytes() && block->tag == piece->tag &&
-                             block->stream == piece->stream && block->name == piece->name();
+                    [](const MemorySnapshot::Block* block, const Allocation* allocation) {
+                      return block->address == reinterpret_cast<int64_t>(allocation->bytes()) &&
+                             block->requested == allocation->storage->bytes() &&
+                             block->tag == allocation->tag && block->stream == allocation->stream &&
+                             block->name == allocation->name();
                     });
 }
 
 /// In a slab; or above free memory that could have held it; or else low.
-Placement placement_of(const MemorySnapshot& snapshot, const Piece& piece) {
-  const auto address = reinterpret_cast<int64_t>(piece.storage->data());
+Placement placement_of(const MemorySnapshot& snapshot, const Allocation& allocation) {
+  const auto address = reinterpret_cast<int64_t>(allocation.storage->data());
   bool room_below = false;
   for (const MemorySnapshot::Segment& segment : snapshot.segments) {
     for (const MemorySnapshot::Block& block : segment.blocks) {
       if (block.address == address && block.small) return Placement::slab;
-      room_below = room_below || (segment.stream == piece.stream && block.address < address &&
+      room_below = room_below || (segment.stream == allocation.stream && block.address < address &&
                                   block.state == MemorySnapshot::State::free && !block.small &&
-                                  block.bytes >= piece.storage->bytes() + 5'000);
+                                  block.bytes >= allocation.storage->bytes() + 5'000);
     }
   }
   return room_below ? Placement::high : Placement::low;
@@ -316,7 +320,7 @@ TEST_CASE("100,000 random operations keep peaks and totals") {
       const MemorySnapshot snapshot = allocator->snapshot();
       REQUIRE(test::recount(snapshot, *source) == "");
       REQUIRE(tracks.check(snapshot, worker, allocator->history()) == "");
-      REQUIRE(same_blocks(snapshot, worker.pieces));
+      REQUIRE(same_blocks(snapshot, worker.allocations));
       REQUIRE_FALSE(worker.broken);
       if (worker.allocated != nullptr)
         ++placed[static_cast<size_t>(placement_of(snapshot, *worker.allocated))];
@@ -334,7 +338,7 @@ TEST_CASE("100,000 random operations keep peaks and totals") {
     CHECK(stats.out_of_memory == worker.refused);
     CHECK(stats.borrows > 0);
     CHECK(stats.stream_waits > 20);
-    while (!worker.pieces.empty()) worker.free(0);
+    while (!worker.allocations.empty()) worker.free(0);
     CHECK_FALSE(worker.broken);
     check_end(std::move(allocator), *source);
   }
@@ -349,35 +353,35 @@ TEST_CASE("100,000 random operations of eight threads on four streams") {
         CachingAllocator::create(source, {.garbage_collection_threshold = setting.garbage, .history = 50});
     std::mutex mutex;
     std::string first_error;
-    std::array<Piece, 16> exchange;  // a thread leaves a piece here that another frees
+    std::array<Allocation, 16> exchange;  // a thread leaves an allocation here that another frees
     const auto run = [&](uint64_t seed) {
       Worker worker(*allocator, *source, seed, 25);
       Draws draws(seed + 100);
       for (int64_t i = 0; i < test::scaled(25'000) / int64_t{kThreads}; ++i) {
         worker.step();
-        if (!worker.pieces.empty() && draws.unit() < 0.1) {
+        if (!worker.allocations.empty() && draws.unit() < 0.1) {
           const std::lock_guard lock(mutex);
-          std::swap(worker.pieces.back(), exchange[draws.below(exchange.size())]);
-          if (worker.pieces.back().storage == nullptr) worker.pieces.pop_back();
+          std::swap(worker.allocations.back(), exchange[draws.below(exchange.size())]);
+          if (worker.allocations.back().storage == nullptr) worker.allocations.pop_back();
         }
         const std::string error = test::recount(allocator->snapshot());
-        const bool kept = std::all_of(worker.pieces.begin(), worker.pieces.end(),
-                                      [](const Piece& piece) { return piece.ends_kept(); });
+        const bool kept = std::all_of(worker.allocations.begin(), worker.allocations.end(),
+                                      [](const Allocation& allocation) { return allocation.ends_kept(); });
         if (error.empty() && kept && !worker.broken) continue;
         const std::lock_guard lock(mutex);
         if (first_error.empty()) first_error = "operation " + std::to_string(i) + ": " + error;
         break;
       }
-      while (!worker.pieces.empty()) worker.free(0);
+      while (!worker.allocations.empty()) worker.free(0);
       const std::lock_guard lock(mutex);
       if (worker.broken && first_error.empty()) first_error = "a pattern was lost";
     };
     std::vector<std::thread> threads;
     for (uint64_t seed = 1; seed <= kThreads; ++seed) threads.emplace_back(run, seed);
     for (std::thread& thread : threads) thread.join();
-    for (Piece& piece : exchange) {
-      if (piece.storage != nullptr && !piece.kept()) first_error = "a pattern was lost";
-      piece = {};
+    for (Allocation& allocation : exchange) {
+      if (allocation.storage != nullptr && !allocation.kept()) first_error = "a pattern was lost";
+      allocation = {};
     }
     CHECK(first_error == "");
     CHECK(test::recount(allocator->snapshot(), *source) == "");

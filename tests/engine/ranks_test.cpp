@@ -149,14 +149,38 @@ TEST_CASE("a rank that hangs is named with operation and step") {
 }
 
 TEST_CASE("a rank that leaves or fails ends the others at once") {
-  check_a_rank_that_ends(
-      [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); },
-      "needed all ranks to go on, got the end of rank");
+  for (const bool fails : {false, true}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Endings endings = try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [&](Ranks& ranks) {
+      barrier(ranks, "start");
+      if (ranks.rank() != 1) return barrier(ranks, "sum");
+      if (fails) throw internal_error("no memory");
+      ranks.leave();
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < 30s);
+    CHECK((endings[1].find("no memory") != std::string::npos) == fails);
+    CHECK(endings[1].empty() != fails);
+    for (const size_t other : {size_t{0}, size_t{2}})
+      CHECK_MESSAGE(
+          endings[other].find("needed all ranks to go on, got the end of rank") != std::string::npos,
+          endings[other]);
+  }
 }
 
 TEST_CASE("a rank that is done without finish() waits for the others") {
-  check_a_rank_that_is_through(
-      [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); });
+  const Endings endings = try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [](Ranks& ranks) {
+    Ranks own(std::move(ranks));
+    barrier(own, "start");
+    const int other = 3 - own.rank();
+    for (int round = 0; round < 200 && own.rank() > 0; ++round) {
+      int here = 100 * own.rank() + round, there = 0;
+      const Send send{other, std::as_bytes(std::span(&here, 1))};
+      const Receive receive{other, std::as_writable_bytes(std::span(&there, 1))};
+      own.exchange(std::span(&send, 1), std::span(&receive, 1), "pairs");
+      if (there != 100 * other + round) throw internal_error("another message");
+    }
+  });
+  CHECK(endings == Endings{"", "", ""});
 }
 
 TEST_CASE("the end of a rank is no answer to agree()") {
@@ -247,7 +271,18 @@ TEST_CASE("a launcher is known by its environment") {
   }
   CHECK(launched_ranks().single());
   setenv("WORLD_SIZE", "2", 1);
-  CHECK_THROWS_AS(launched_ranks(), ConfigError);
+  // One torchrun a host of a SLURM job, whose variables its processes inherit.
+  setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+  CHECK(found_launcher()->variable == "SLURM_STEP_NUM_TASKS");
+  setenv("TORCHELASTIC_RUN_ID", "none", 1);
+  CHECK(found_launcher()->variable == "WORLD_SIZE");
+  unsetenv("TORCHELASTIC_RUN_ID");
+  unsetenv("SLURM_STEP_NUM_TASKS");
+  CHECK_THROWS_WITH_AS(
+      launched_ranks(),
+      "[WORLD_SIZE=2] needed 2 ranks that MPI connects, got a launcher without MPI, as torchrun "
+      "is; fix: start them by mpirun -n 2 or srun, or unset WORLD_SIZE for one process",
+      ConfigError);
   unsetenv("WORLD_SIZE");
 }
 

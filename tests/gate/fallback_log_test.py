@@ -5,6 +5,7 @@ device say so once, with the reason.
 
 usage: fallback_log_test.py MESHGRAD FOLDER
 """
+import json
 import pathlib
 import shutil
 import subprocess
@@ -52,6 +53,9 @@ def main():
     check(len(said) >= 2 and len(set(said)) == len(said), "train: one line for each kernel that is not fused", text)
     logged = (folder / "run/log.txt").read_text()
     check(len(lines_of(logged)) == len(said), "the same lines in log.txt", logged)
+    events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
+    check("".join(event["text"] + "\n" for event in events) == logged, "log.txt is what events.jsonl says", logged)
+    check(sum(event["kind"] == "log" and MEANT in event["text"] for event in events) == len(said), "as events", str(events))
     rollout = ["rollout", "run", "--steps", "2", "--device", "cuda"]
     text = run(*rollout)
     check(lines_of(text), "rollout: the same", text)

@@ -38,7 +38,7 @@ if [ "$1" = train ]; then
   case "$*" in *ranks.sum_alone=true*) echo "${NCCL-NCCL adds gradients}" ;; esac
   while [ "$1" != --run ]; do shift; done
   mkdir -p "$2"
-  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */rank0 | */rank1) f=${RANKS_FACTOR:-1.0001} ;;
+  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks) f=${RANKS_FACTOR:-1.0001} ;;
     */nccl) f=${NCCL_FACTOR:-1} ;; *) f=1 ;; esac
   for step in 10 20 30 40 50 60; do
     awk -v s=$step -v f=$f 'BEGIN { printf "{\\"step\\": %d, \\"loss\\": %g}\\n", s, f * 100 / s }'
@@ -123,6 +123,8 @@ class GateTest(unittest.TestCase):
         self.fake("bin/meshgrad", MESHGRAD)
         self.fake("bin/meshgrad-bench", BENCH)
         self.fake("tools/nvidia-smi", NVIDIA_SMI)
+        self.fake("tools/mpirun", 'shift 3; exec "$@"')
+        self.fake("tools/ldd", 'echo "libmpi.so.40 => /lib/libmpi.so.40 (0x1)" | grep "$MPI_BUILD"')
         self.fake("tools/compute-sanitizer", SANITIZER)
         self.fake("tools/ncu", NCU)
         self.out = self.folder / "out"
@@ -164,8 +166,8 @@ class GateTest(unittest.TestCase):
         self.assertRegex(ended.stdout.splitlines()[0], r"^ok +environment +[0-9.]+ s  ")
         # The fastest of our rows of a size, the ratios to PyTorch, a step's launches.
         page = ended.stdout
-        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2.000 | 6.000 (3.00) | none |",
-                     "| train, 100 nodes | 1.000 | none | none |",
+        for line in ("## NVIDIA Test 9000", "| train, 10 nodes | 2 | 6 (3.00) | none |",
+                     "| train, 100 nodes | 1 | none | none |",
                      "No bounds: peaks are known of NVIDIA A100-SXM4-80GB, ", "| edge_backward | 15 | 4.000 |"):
             self.assertIn(line, page)
         results = self.results()
@@ -294,6 +296,8 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["ranks"], "ok")
         self.gate("ranks", RANKS_FACTOR="1.01")
         self.assertEqual(self.verdicts()["ranks"], "failed")
+        self.gate("ranks", MPI_BUILD="no such line")
+        self.assertEqual(self.verdicts()["ranks"], "skipped")
 
     def test_meshes_in_parts_that_train_otherwise_fail(self):
         self.assertIn("(by NCCL)", self.gate("parts").stdout)

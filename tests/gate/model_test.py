@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/cuda-model: which instructions a tile takes, and the cycles of traces that can be counted by hand."""
+"""tests/cuda/cuda-model: which instructions a tile takes, and the cycles of traces that can be counted by hand."""
 import importlib.machinery
 import importlib.util
 import pathlib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LOADER = importlib.machinery.SourceFileLoader("cuda_model", str(ROOT / "scripts" / "cuda-model"))
+LOADER = importlib.machinery.SourceFileLoader("cuda_model", str(ROOT / "tests" / "cuda" / "cuda-model"))
 model = importlib.util.module_from_spec(importlib.util.spec_from_loader("cuda_model", LOADER))
 LOADER.exec_module(model)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/cuda-resources: names, loops, blocks a multiprocessor, and what it says about an excess."""
+"""tests/cuda/cuda-resources: names, loops, blocks a multiprocessor, and what it says about an excess."""
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -8,7 +8,7 @@ import struct
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LOADER = importlib.machinery.SourceFileLoader("cuda_resources", str(ROOT / "scripts" / "cuda-resources"))
+LOADER = importlib.machinery.SourceFileLoader("cuda_resources", str(ROOT / "tests" / "cuda" / "cuda-resources"))
 SPEC = importlib.util.spec_from_loader("cuda_resources", LOADER)
 resources = importlib.util.module_from_spec(SPEC)
 LOADER.exec_module(resources)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LOADER = importlib.machinery.SourceFileLoader("cuda_resources", str(ROOT / "scripts" / "cuda-resources"))
+LOADER = importlib.machinery.SourceFileLoader("cuda_resources", str(ROOT / "tests" / "cuda" / "cuda-resources"))
 resources = importlib.util.module_from_spec(importlib.util.spec_from_loader("cuda_resources", LOADER))
 LOADER.exec_module(resources)
 

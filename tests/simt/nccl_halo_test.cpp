@@ -172,27 +172,27 @@ class Watched final : public HaloExchange {
   Watched(std::shared_ptr<HaloExchange> inner, Told told)
       : inner_(std::move(inner)), told_(std::move(told)) {}
   bool on_device() const override { return inner_->on_device(); }
-  std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override {
+  std::unique_ptr<Request> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override {
     told_(false, false);
-    return std::make_unique<WatchedFlight>(inner_->forward(halo, sent, ghosts), told_, false);
+    return std::make_unique<WatchedRequest>(inner_->forward(halo, sent, ghosts), told_, false);
   }
-  std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override {
+  std::unique_ptr<Request> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override {
     told_(true, false);
-    return std::make_unique<WatchedFlight>(inner_->backward(halo, d_ghosts, d_sent), told_, true);
+    return std::make_unique<WatchedRequest>(inner_->backward(halo, d_ghosts, d_sent), told_, true);
   }
 
  private:
-  class WatchedFlight final : public Flight {
+  class WatchedRequest final : public Request {
    public:
-    WatchedFlight(std::unique_ptr<Flight> flight, const Told& told, bool back)
-        : inner_(std::move(flight)), told_(told), back_(back) {}
+    WatchedRequest(std::unique_ptr<Request> request, const Told& told, bool back)
+        : inner_(std::move(request)), told_(told), back_(back) {}
     void wait() override {
       told_(back_, true);
       inner_->wait();
     }
 
    private:
-    std::unique_ptr<Flight> inner_;
+    std::unique_ptr<Request> inner_;
     const Told& told_;
     bool back_;
   };
@@ -384,7 +384,7 @@ std::map<std::string, std::string> trained(const SimulatedNetwork& network, Conf
     Runtime runtime({.device = kDevice, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
     TrainOptions options;
     options.ranks = &on;
-    if (on.first()) options.observer.message = [&](const std::string& text) { messages += text + "\n"; };
+    if (on.first()) options.observer.event = [&](const RunEvent& event) { messages += event.text + "\n"; };
     train(runtime, config, options);
   });
   return tensors_of(config);

@@ -255,7 +255,7 @@ std::map<std::string, std::string> trained(const SimulatedNetwork& network, Conf
     TrainOptions options;
     options.ranks = &on;
     if (on.first() && messages != nullptr)
-      options.observer.message = [&](const std::string& text) { *messages += text + "\n"; };
+      options.observer.event = [&](const RunEvent& event) { *messages += event.text + "\n"; };
     train(runtime, config, options);
   });
   return test::tensors_of(config);

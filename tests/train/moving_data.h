@@ -13,7 +13,7 @@
 
 namespace meshgrad::test {
 
-/// Data of scripts/moving-meshes, converted: 2 train trajectories, 1 valid, 1 test.
+/// Data of examples/moving-meshes, converted: 2 train trajectories, 1 valid, 1 test.
 struct Moving {
   ScratchDirectory scratch;
   std::filesystem::path file;
@@ -22,7 +22,7 @@ struct Moving {
     const std::filesystem::path folder = scratch.path / kind;
     const Outcome made = Process({kind, "-o", folder.string(), "--size", "5", "--frames",
                                   std::to_string(frames), "--trajectories", "2,1,1"},
-                                 source_file("scripts/moving-meshes"))
+                                 source_file("examples/moving-meshes"))
                              .wait();
     REQUIRE(made.code == 0);
     file = scratch.path / (kind + ".mgd");

@@ -200,7 +200,7 @@ struct OnlineTrainer::State {
     throw config_error("loss", "no relative_l2, sample and type_weights on a mesh that the solver has cut",
                        got, "leave it out: a rank knows only its own part of a sample");
   }
-  void learn_from(const Kept& kept);
+  void learn_from(const StoredSample& stored);
   void merge_learned() {
     if (!ranks.single()) merge_normalizers(ranks, learned, normalizers);
   }
@@ -230,18 +230,18 @@ void OnlineTrainer::State::check_world_edges() {
       "leave the frame out and call restart_trajectory; a trainer with a larger value takes more memory");
 }
 
-/// Statistics are those of samples that were kept, as they came.
-void OnlineTrainer::State::learn_from(const Kept& kept) {
-  if (!kept.trajectory || kept.split != config.data.train_split) return;
+/// Statistics are those of samples that were stored, as they came.
+void OnlineTrainer::State::learn_from(const StoredSample& stored) {
+  if (!stored.trajectory || stored.split != config.data.train_split) return;
   Normalizers& to = ranks.single() ? normalizers : learned;
   if (normalizers.edges.count() + to.edges.count() > 0 && buffer.seen() > config.normalize.max_samples)
     return;
-  const std::vector<Sample> samples{{.trajectory = *kept.trajectory, .frame = first_frame()}};
+  const std::vector<Sample> samples{{.trajectory = *stored.trajectory, .frame = first_frame()}};
   const NoiseOptions noise = noise_at(config, steps);
   if (parts) {
-    learn_from_part(runtime, task, *parts, kept.split, samples, noise, config.precision, to);
+    learn_from_part(runtime, task, *parts, stored.split, samples, noise, config.precision, to);
   } else {
-    training_batch(task, runtime, config.precision, kept.split, samples, noise, to, true);
+    training_batch(task, runtime, config.precision, stored.split, samples, noise, to, true);
   }
 }
 
@@ -441,10 +441,10 @@ void OnlineTrainer::append() {
     check();
   }
   s.fill_ghosts();
-  const std::optional<Kept> kept = s.buffer.append();
-  if (!kept) return;
+  const std::optional<StoredSample> stored = s.buffer.append();
+  if (!stored) return;
   s.read_buffer();
-  s.learn_from(*kept);
+  s.learn_from(*stored);
 }
 
 OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {

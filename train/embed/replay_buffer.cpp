@@ -213,7 +213,7 @@ void ReplayBuffer::check_frame() const {
   }
 }
 
-std::optional<Kept> ReplayBuffer::append() {
+std::optional<StoredSample> ReplayBuffer::append() {
   check_frame();
   Values frame;
   for (const Values& values : current_) frame.insert(frame.end(), values.begin(), values.end());
@@ -224,9 +224,10 @@ std::optional<Kept> ReplayBuffer::append() {
   const bool held_out = every > 0 && seen_ % every == every - 1;
   ++seen_;
   if (held_out)
-    return Kept{data_->splits[1].name, place(valid_, sample_of_window(), held_++, options_.held_out, false)};
-  return Kept{data_->splits[0].name, place(train_, sample_of_window(), learned_++, options_.capacity,
-                                           options_.replay == Replay::reservoir)};
+    return StoredSample{data_->splits[1].name,
+                        place(valid_, sample_of_window(), held_++, options_.held_out, false)};
+  return StoredSample{data_->splits[0].name, place(train_, sample_of_window(), learned_++, options_.capacity,
+                                                   options_.replay == Replay::reservoir)};
 }
 
 ReplayBuffer::Sample ReplayBuffer::sample_of_window() const {

@@ -15,7 +15,7 @@
 namespace meshgrad {
 
 /// Where a sample went; no place when it was not kept.
-struct Kept {
+struct StoredSample {
   std::string_view split;
   std::optional<int64_t> trajectory;
 };
@@ -32,7 +32,7 @@ class ReplayBuffer {
   /// Returns its index in the options.
   size_t forget_field(std::string_view name);
   /// Ends a frame; nothing where it makes no sample.
-  std::optional<Kept> append();
+  std::optional<StoredSample> append();
   /// Throws InvalidArgument where append() would.
   void check_frame() const;
   void forget_frames() { window_.clear(); }

@@ -39,16 +39,19 @@ Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver
                      const Model& model) {
   const Recomputation chosen =
       choose_recomputation(runtime, config, task, largest_batch(config, task), model);
-  const auto message = [&](const std::string& text) {
-    if (observer.message) observer.message(text);
+  const auto tell = [&](std::string text) {
+    if (!observer.event) return;
+    observer.event({.kind = RunEventKind::recompute,
+                    .text = std::move(text),
+                    .fields = {{"segments", std::ssize(chosen.stages)}}});
   };
   if (const std::string text = describe(chosen, model, config.unroll.steps); !text.empty()) {
-    message(text);
+    tell(text);
   } else if (config.recompute.mode != RecomputeMode::off) {
-    message("nothing is recomputed: recompute.* selects no stages, or everything fits");
+    tell("nothing is recomputed: recompute.* selects no stages, or everything fits");
   }
   if (config.recompute.offload != chosen.offload) {
-    message(
+    tell(
         "recompute.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already; "
         "use \"file\"");
   }
@@ -71,7 +74,10 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
     config.train.batch = *std::min_element(fitting.begin(), fitting.end());
   }
   const bool speaks = options.ranks == nullptr || options.ranks->first();
-  if (!note.empty() && speaks && options.observer.message) options.observer.message(note);
+  if (!note.empty() && speaks && options.observer.event) {
+    options.observer.event(
+        {.kind = RunEventKind::batch, .text = note, .fields = {{"batch", config.train.batch}}});
+  }
   const std::filesystem::path memory_dir = std::filesystem::path(config.run.dir) / "memory";
   const bool history = runtime.allocator().options().history > 0;
   advise_on_memory(runtime, config);

@@ -25,13 +25,19 @@ fs::path checkpoint(const Config& config, const std::string& name) {
   return fs::path(config.run.dir) / "checkpoints" / (name + ".safetensors");
 }
 
-/// Rewrites the metadata of a checkpoint, with a checksum that fits or, for "", none.
-void change_metadata(const fs::path& path, const std::map<std::string, std::string>& changes) {
+/// Rewrites the metadata of a checkpoint, with a checksum that fits or, for "", none; some under other names.
+void change_metadata(const fs::path& path, const std::map<std::string, std::string>& changes,
+                     const std::map<std::string, std::string>& renamed = {}) {
   const fs::path changed = path.string() + ".changed";
   {
     const SafetensorsFile file(path);
     std::map<std::string, std::string> metadata = file.view().metadata;
     for (const auto& [key, value] : changes) metadata[key] = value;
+    for (const auto& [key, other] : renamed) {
+      if (!metadata.contains(key)) continue;
+      metadata[other] = metadata[key];
+      metadata.erase(key);
+    }
     if (metadata["checksum"].empty()) {
       metadata.erase("checksum");
     } else {
@@ -68,14 +74,55 @@ TEST_CASE("a flipped bit anywhere in a checkpoint is found") {
   CHECK_NOTHROW(open_checkpoint(path));
 }
 
-TEST_CASE("a checkpoint of the first version still loads") {
+/// The metadata as formats 1 and 2 named it.
+void give_earlier_names(const fs::path& path, const std::string& format) {
+  change_metadata(path, {{"format", format}},
+                  {{"window_batches", "micro"},
+                   {"normalizer_samples", "learned"},
+                   {"skipped_steps", "skipped"},
+                   {"consecutive_skips", "skipped_in_a_row"},
+                   {"non_finite_losses", "bad_losses"},
+                   {"last_skipped_step", "bad_window"},
+                   {"last_skipped_scale", "bad_scale"},
+                   {"steps_at_loss_scale", "clean_steps"},
+                   {"first_batch_gradient_square", "first_square"}});
+}
+
+TEST_CASE("checkpoints of earlier formats still load") {
   FaultFixture f;
   test::train_here(f.config);
   const fs::path path = checkpoint(f.config, "last");
-  change_metadata(path, {{"format", "meshgrad checkpoint 2"}, {"checksum", ""}});
+  change_metadata(path, {{"checksum", ""}});
   check_fails({"train", f.file, "--resume", "--checkpoint", "last"}, 1, {"last.safetensors", "checksum"});
-  change_metadata(path, {{"format", "meshgrad checkpoint 1"}, {"checksum", ""}});
+  give_earlier_names(path, "meshgrad checkpoint 1");
   f.check_resumable(read_text(path));
+}
+
+TEST_CASE("a run resumed from an earlier format has the same bits") {
+  FaultFixture f;
+  f.config.precision = DType::f16;
+  f.config.train.batch = 1;
+  f.config.train.accumulate = 2;
+  f.config.train.steps = 6;
+  f.config.train.validate_every = 0;
+  f.config.loss_scale.rule.initial = 1e12;  // so that steps are skipped
+  const auto stopped_in_a_window = [&] {
+    int64_t asked = 0;  // after each batch
+    test::train_here(f.config, false, [&] { return ++asked == 7; });
+  };
+  stopped_in_a_window();
+  const fs::path path = checkpoint(f.config, "last");
+  const std::string now = read_text(path);
+  give_earlier_names(path, "meshgrad checkpoint 2");
+  CHECK(read_text(path) != now);
+  test::train_here(f.config, true);
+  const std::string from_earlier = read_text(path);
+  write_text(path, now);
+  test::train_here(f.config, true);
+  CHECK(read_text(path) == from_earlier);
+  write_text(path, now);
+  change_metadata(path, {}, {{"window_batches", "micro"}});  // no format has both
+  CHECK_THROWS_WITH_AS(test::train_here(f.config, true), doctest::Contains("window_batches"), DataError);
 }
 
 TEST_CASE("numbers that no run could have written are refused") {
@@ -87,15 +134,15 @@ TEST_CASE("numbers that no run could have written are refused") {
                                                        {"step", "9223372036854775807"},
                                                        {"step", "nan"},
                                                        {"step", "1e300"},
-                                                       {"micro", "-1"},
-                                                       {"micro", "3"},
-                                                       {"learned", "-5"},
+                                                       {"window_batches", "-1"},
+                                                       {"window_batches", "3"},
+                                                       {"normalizer_samples", "-5"},
                                                        {"optimizer_steps", "-1"},
                                                        {"optimizer_steps", "5"},
-                                                       {"skipped", "-1"},
-                                                       {"skipped_in_a_row", "9"},
-                                                       {"bad_losses", "-1"},
-                                                       {"bad_window", "-2"},
+                                                       {"skipped_steps", "-1"},
+                                                       {"consecutive_skips", "9"},
+                                                       {"non_finite_losses", "-1"},
+                                                       {"last_skipped_step", "-2"},
                                                        {"loss_count", "-1"},
                                                        {"best_step", "5"},
                                                        {"best_valid_loss", "nan"},

@@ -246,7 +246,7 @@ TEST_CASE("train.batch = \"auto\" takes what fits") {
       Runtime runtime({.device = device, .threads = 2, .allocator = config.memory});
       TrainOptions options;
       options.resume = resume;
-      options.observer.message = [&](const std::string& text) { said.push_back(text); };
+      options.observer.event = [&](const RunEvent& event) { said.push_back(event.text); };
       options.observer.progress = [&](const TrainObserver::Progress&) {
         most = std::max(most, runtime.allocator().stats().allocated.peak);
       };

@@ -201,8 +201,8 @@ TEST_CASE("a run in 16 bits says once what is stored how") {
     std::vector<std::string> lines;
     Runtime runtime({.device = {}, .threads = 1});
     TrainOptions options;
-    options.observer.message = [&](const std::string& text) {
-      if (text.starts_with("precision ")) lines.push_back(text);
+    options.observer.event = [&](const RunEvent& event) {
+      if (event.text.starts_with("precision ")) lines.push_back(event.text);
     };
     train(runtime, config, options);
     REQUIRE(lines.size() == (precision == DType::f32 ? 0 : 1));
@@ -234,7 +234,7 @@ TEST_CASE("tf32 and wgmma say what they do on this device") {
     config.run.dir = (scratch.path / (on ? "on" : "off")).string();
     Runtime runtime({.threads = 1, .tf32 = on, .wgmma = on});
     TrainOptions options;
-    options.observer.message = [&](const std::string& text) { said.push_back(text); };
+    options.observer.event = [&](const RunEvent& event) { said.push_back(event.text); };
     train(runtime, config, options);
     for (const double loss : test::losses_of(config.run.dir))
       checkpoints[on ? 1 : 0] += std::to_string(loss) + " ";

@@ -243,7 +243,7 @@ TEST_CASE("a run says what it recomputes") {
   config.recompute.every = 2;
   std::vector<std::string> messages;
   TrainOptions options;
-  options.observer.message = [&](const std::string& text) { messages.push_back(text); };
+  options.observer.event = [&](const RunEvent& event) { messages.push_back(event.text); };
   Runtime runtime({.device = {}, .threads = 1});
   train(runtime, config, options);
   CHECK(std::count(messages.begin(), messages.end(),

@@ -40,8 +40,7 @@ struct Steady {
     optimizer.emplace(runtime, model.parameters, config.optimizer, 1.0,
                       learning_rate(config.schedule, 1e-3, 1000));
     cache.emplace(runtime, config, task, model, *optimizer,
-                  choose_recomputation(runtime, config, task, largest_batch(config, task), model),
-                  [](const std::string&) {});
+                  choose_recomputation(runtime, config, task, largest_batch(config, task), model));
     run(40);
   }
   static Config config_of(const std::filesystem::path& folder, void (*change)(Config&)) {

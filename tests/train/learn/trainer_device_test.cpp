@@ -41,7 +41,7 @@ Config tiny_config(const fs::path& folder) {
 
 struct Run {
   TrainResult result;
-  std::vector<std::string> messages;
+  std::vector<RunEvent> events;
   gpu::Counters counted;  // by all of it
 };
 
@@ -51,7 +51,7 @@ Run train_on(Device device, const Config& config, bool resume = false,
   TrainOptions options;
   options.resume = resume;
   Run run;
-  options.observer.message = [&](const std::string& text) { run.messages.push_back(text); };
+  options.observer.event = [&](const RunEvent& event) { run.events.push_back(event); };
   if (observe) observe(options.observer);
   const gpu::Counters before = gpu::counters();
   run.result = train(runtime, config, options);
@@ -190,9 +190,10 @@ TEST_CASE("captured steps give the losses of steps that are not" * doctest::skip
     CHECK(largest_deviation(losses_of(in(config, scratch.path, "capture")),
                             losses_of(in(config, scratch.path, "off"))) < m.tolerance);
     CHECK(run.counted.captures == 2);  // 16 and 25 nodes: one class; and the optimizer's step
-    CHECK(std::count_if(run.messages.begin(), run.messages.end(), [](const std::string& text) {
-            return text.starts_with("captured the step of batches of up to 25 nodes");
-          }) == 1);
+    const auto captured = std::ranges::find(run.events, RunEventKind::captured, &RunEvent::kind);
+    REQUIRE(std::ranges::count(run.events, RunEventKind::captured, &RunEvent::kind) == 1);
+    CHECK(captured->text.starts_with("captured the step of batches of up to 25 nodes"));
+    CHECK(captured->fields.front() == RunEvent::Fields::value_type{"nodes", int64_t{25}});
   }
 }
 
@@ -233,11 +234,12 @@ TEST_CASE("a class of batches is captured once and stays" * doctest::skip(cuda_d
   const Model model = make_model(runtime, config, task.sizes());
   const Optimizer optimizer(runtime, model.parameters, {}, 0.0, {.peak = 1e-3});
   Normalizers normalizers = task.dataset_normalizers({});
-  std::vector<std::string> notes;
+  std::vector<RunEventKind> told;
   const int64_t before = runtime.allocator().stats().allocated.current;
   {
-    StepCache steps(runtime, config, task, model, optimizer, {},
-                    [&](const std::string& text) { notes.push_back(text); });
+    StepCache steps(
+        runtime, config, task, model, optimizer, {},
+        [&](RunEventKind kind, const std::string&, const RunEvent::Fields&) { told.push_back(kind); });
     Uploader uploader(runtime, 2, 0);
     SampleScratch scratch_memory;
     const std::vector<Sample> small{{0, 1, 0}}, large{{0, 1, 0}, {1, 1, 0}};
@@ -250,11 +252,11 @@ TEST_CASE("a class of batches is captured once and stays" * doctest::skip(cuda_d
       steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
     };
     for (int i = 0; i < 3; ++i) run(large);
-    CHECK(notes.size() == 1);
+    CHECK(told == std::vector{RunEventKind::captured});
     for (int i = 0; i < 3; ++i) run(small);
-    CHECK(notes.size() == 2);
+    CHECK(told == std::vector(2, RunEventKind::captured));
     for (int i = 0; i < 3; ++i) run(large);
-    CHECK(notes.size() == 2);
+    CHECK(told == std::vector(2, RunEventKind::captured));
   }
   runtime.stream().synchronize();
   CHECK(runtime.allocator().stats().allocated.current == before);

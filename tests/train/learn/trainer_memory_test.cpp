@@ -121,7 +121,7 @@ TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
   std::vector<std::string> lines;
   Runtime runtime({.device = {}, .threads = 1});
   TrainOptions options;
-  options.observer.message = [&](const std::string& line) { lines.push_back(line); };
+  options.observer.event = [&](const RunEvent& event) { lines.push_back(event.text); };
   train(runtime, f.config, options);
   // 8 steps of 6 samples; an epoch has 2 trajectories of 5 pairs of frames.
   std::vector<std::string> epochs;

@@ -40,7 +40,7 @@ Config small(const fs::path& folder, Device device) {
 std::vector<std::string> run(const Config& config, Device device, TrainResult* result = nullptr) {
   std::vector<std::string> messages;
   TrainOptions options;
-  options.observer.message = [&](const std::string& text) { messages.push_back(text); };
+  options.observer.event = [&](const RunEvent& event) { messages.push_back(event.text); };
   Runtime runtime({.device = device, .threads = 2, .allocator = config.memory});
   const TrainResult done = train(runtime, config, options);
   if (result != nullptr) *result = done;

@@ -21,7 +21,7 @@ double final_loss(const std::vector<double>& losses) {
 
 // Runs of one seed see the same samples in the same order, and in f32 and so few steps what the paths round
 // differently has not grown yet (it does: training is chaotic), so each seed's runs are held to each other.
-// After more steps only means over seeds can be: scripts/precision-seeds.
+// After more steps only means over seeds can be: bench/studies/precision-seeds.
 TEST_CASE("fused and op by op end at the same loss") {
   const test::ScratchDirectory scratch;
   ConvertOptions pack;

@@ -45,7 +45,7 @@ RanksRun try_training(const SimulatedNetwork& network, const Config& config, boo
     options.ranks = &ranks;
     int64_t calls = 0;
     if (stop) options.observer.stop = [&, rank = ranks.rank()] { return stop(rank, calls++); };
-    options.observer.message = [&](const std::string& text) { run.messages.push_back(text); };  // rank 0's
+    options.observer.event = [&](const RunEvent& event) { run.messages.push_back(event.text); };  // rank 0's
     const TrainResult result = train(runtime, config, options);
     if (ranks.first()) run.first = result;
   });

@@ -170,11 +170,12 @@ TEST_CASE("a lock is released with its object") {
   CHECK_NOTHROW(FolderLock{scratch.path});
 }
 
-TEST_CASE("of several ranks that are not told where to meet none trains") {
+TEST_CASE("of several ranks that MPI does not connect none trains") {
   const LongRun run;
   const Outcome outcome = run.shell("WORLD_SIZE=2 exec \"$0\" train \"$1\"");
   CHECK(outcome.code == 2);
-  CHECK(outcome.err.find("[RANK] needed a number from 0 to 1, got none") != std::string::npos);
+  CHECK(outcome.err.find("[WORLD_SIZE=2] needed 2 ranks that MPI connects, got a launcher without MPI") !=
+        std::string::npos);
   CHECK_FALSE(fs::exists(run.dir()));
 }
 

@@ -20,7 +20,7 @@ using Verdict = HealthCheck::Verdict;
 struct MadeUpRun {
   test::ScratchDirectory scratch;
   Config config;
-  std::string log = "start\n";
+  std::vector<RunEvent> events{{.kind = RunEventKind::begins, .text = "reworded", .fields = {}}};
   MadeUpRun() { config.train.steps = 100; }
 
   std::vector<HealthCheck> examine(const std::function<void(int64_t, std::map<std::string, double>&)>& change,
@@ -46,7 +46,9 @@ struct MadeUpRun {
       metrics.write(line);
     }
     std::ofstream(scratch.path / "config.resolved.toml") << to_toml(config);
-    std::ofstream(scratch.path / "log.txt") << log;
+    std::ofstream lines(scratch.path / "events.jsonl");
+    for (const RunEvent& event : events) lines << event_line(event) << "\n";
+    lines.close();
     return examine_run(scratch.path);
   }
 };
@@ -196,27 +198,48 @@ TEST_CASE("a step's samples are held against the gradient noise scale") {
   CHECK(named(few, "batch").verdict == Verdict::unknown);
 }
 
-TEST_CASE("how a run ended") {
+TEST_CASE("how a run ended is told by the kinds of its events") {
   MadeUpRun run;
-  const auto end = [&](const std::string& log) {
-    run.log = log;
+  using Kind = RunEventKind;
+  const RunEvent begins{.kind = Kind::begins, .text = "reworded", .fields = {}};
+  const auto end = [&](std::vector<RunEvent> events) {
+    events.insert(events.begin(), begins);
+    run.events = std::move(events);
     return named(run.examine([](int64_t, auto&) {}, 60), "end");
   };
-  CHECK(contains(end("start\nstopped at step 60; --resume continues\n").found, "stopped with a checkpoint"));
-  CHECK(end("start\n").verdict == Verdict::note);
-  CHECK(contains(end("start\n").found, "killed"));
-  const HealthCheck early = end("ends early at step 60: 3 validations without a new best (train.patience)\n");
+  const auto event = [](Kind kind, std::string text = "reworded", RunEvent::Fields fields = {}) {
+    return RunEvent{.kind = kind, .text = std::move(text), .fields = std::move(fields)};
+  };
+  CHECK(contains(end({event(Kind::stopped)}).found, "stopped with a checkpoint"));
+  CHECK(end({}).verdict == Verdict::note);
+  CHECK(contains(end({}).found, "killed"));
+  const HealthCheck early = end({event(Kind::patience)});
   CHECK(early.verdict == Verdict::good);
   CHECK(contains(early.found, "60 steps of 100; train.patience ended it"));
-  const HealthCheck memory = end("error: out of memory: needed 3 GiB\n");
+  const RunEvent without_room =
+      event(Kind::error, "error: needed 3 GiB\nby tag", {{"error", std::string("out_of_memory")}});
+  const HealthCheck memory = end({without_room});
   CHECK(memory.verdict == Verdict::bad);
   CHECK(contains(memory.remedy, "meshgrad plan"));
   CHECK(contains(memory.remedy, "from the beginning"));  // there is no checkpoint
   CHECK(contains(memory.gain, "no checkpoint"));
-  CHECK(contains(memory.found, "needed 3 GiB"));
-  CHECK(end("error: out of memory\nresumed x at step 10\n").verdict == Verdict::note);
-  run.log = "step 4: a step cannot be captured, its kernels run one by one: unroll\n";
-  CHECK(named(run.examine([](int64_t, auto&) {}), "work done once").verdict == Verdict::note);
+  CHECK(memory.found == "60 steps of 100; error: needed 3 GiB");
+  const HealthCheck disk = end({event(Kind::error, "error: disk", {{"error", "data"}})});
+  CHECK(disk.verdict == Verdict::bad);
+  CHECK_FALSE(contains(disk.remedy, "meshgrad plan"));
+  for (const Kind later : {Kind::resumed, Kind::begins, Kind::stopped})
+    CHECK(end({without_room, event(later)}).verdict == Verdict::note);
+  CHECK(end({event(Kind::stopped), without_room}).verdict == Verdict::bad);
+  // What merely speaks of an error is none.
+  CHECK(end({event(Kind::log, "error: --resume continues, ends early at step 3")}).verdict == Verdict::note);
+  fs::remove(run.scratch.path / "events.jsonl");
+  CHECK(contains(named(examine_run(run.scratch.path), "end").found, "it has no events.jsonl"));
+  for (const char* reason : {"cpu", "unrolled steps"}) {
+    run.events = {event(Kind::not_captured, "reworded", {{"reason", std::string(reason)}})};
+    const HealthCheck once = named(run.examine([](int64_t, auto&) {}), "work done once");
+    CHECK(once.verdict == Verdict::note);
+    CHECK(contains(once.gain, "none on a CPU") == (std::string(reason) == "cpu"));
+  }
 }
 
 TEST_CASE("doctor says which steps a resume keeps") {
@@ -256,7 +279,7 @@ TEST_CASE("doctor examines a run and the machine, as text and JSON") {
                         {"metrics.jsonl"});
 }
 
-TEST_CASE("an error that ends a run is in its log") {
+TEST_CASE("an error that ends a run is in its log and events") {
   test::FaultFixture f;
   f.config.memory.memory_limit = 300000;
   const std::string file = test::write_config(f.scratch.path, f.config);
@@ -265,6 +288,13 @@ TEST_CASE("an error that ends a run is in its log") {
   REQUIRE(fs::exists(log));
   CHECK(contains(test::read_text(log), "error: "));
   CHECK(contains(test::read_text(log), "memory"));
+  const std::vector<RunEvent> events = read_events(fs::path(f.config.run.dir) / "events.jsonl");
+  REQUIRE_FALSE(events.empty());
+  CHECK(events.back().kind == RunEventKind::error);
+  CHECK(events.back().field("error") == "out_of_memory");
+  std::string texts;
+  for (const RunEvent& event : events) texts += event.text + "\n";
+  CHECK(test::read_text(log) == texts);
   // A folder of another run gets no line.
   f.config.memory.memory_limit = 0;
   fs::remove_all(f.config.run.dir);
@@ -272,6 +302,21 @@ TEST_CASE("an error that ends a run is in its log") {
   const std::string second = test::write_config(f.scratch.path, f.config);
   CHECK(test::run_meshgrad({"train", second}).code == 2);
   CHECK(!(fs::exists(log) && contains(test::read_text(log), "error: ")));
+}
+
+TEST_CASE("a run that resumes cuts off the incomplete last event") {
+  test::FaultFixture f;
+  const std::string file = test::write_config(f.scratch.path, f.config);
+  CHECK(test::run_meshgrad({"train", file}).code == 0);
+  const fs::path path = fs::path(f.config.run.dir) / "events.jsonl";
+  const size_t before = read_events(path).size();
+  std::ofstream(path, std::ios::app) << R"({"step": 1, "kind": "st)";
+  const std::string steps = "train.steps=" + std::to_string(f.config.train.steps + 1);
+  CHECK(test::run_meshgrad({"train", file, "--resume", "--set", steps}).code == 0);
+  const std::vector<RunEvent> events = read_events(path);
+  REQUIRE(events.size() > before);
+  CHECK(events[before].kind == RunEventKind::resumed);
+  CHECK(test::read_text(path).find(R"("kind": "st{)") == std::string::npos);
 }
 
 TEST_CASE("a command without its folder writes no log there") {

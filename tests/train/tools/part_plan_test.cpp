@@ -52,8 +52,7 @@ Taken step_on_rank(const Config& config, Ranks& ranks) {
   std::optional<MeshParts> parts = make_mesh_parts(runtime, config, ranks);
   BatchLoader loader(runtime, config, task, RankShare(), &*parts);
   StepCache steps(runtime, config, task, model, optimizer,
-                  choose_recomputation(runtime, config, task, largest_batch(config, task), model),
-                  [](const std::string&) {});
+                  choose_recomputation(runtime, config, task, largest_batch(config, task), model));
   Normalizers normalizers = task.dataset_normalizers({});
   Taken taken;
   runtime.allocator().reset_peak();

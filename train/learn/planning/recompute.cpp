@@ -192,7 +192,7 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const Model
       segments.push_back({stage, stage + 1, kept_outputs(config.recompute)});
     }
   }
-  // Behind the last block there is only the decoder.
+  // After the last block there is only the decoder.
   if (!segments.empty() && segments.back().end >= count_stages(model) - 1) segments.pop_back();
   return segments;
 }

@@ -8,32 +8,32 @@ namespace meshgrad {
 namespace {
 
 /// A run of stages that are handled together: one that is not recomputed, or a segment.
-struct Piece {
+struct StageRun {
   int64_t begin = 0, end = 0;
   std::optional<SavePolicy> segment;  // none: the one stage saves everything
 };
 
-/// What a piece leaves until its backward, what its backward adds to what the pieces before it left, and the
+/// What a run leaves until its backward, what its backward adds to what the runs before it left, and the
 /// time of its second run.
-struct PieceCost {
+struct RunCost {
   int64_t left = 0, peak = 0;
   double seconds = 0;
 };
 
-PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
-  const StageCost& first = costs[static_cast<size_t>(piece.begin)];
-  const StageCost& last = costs[static_cast<size_t>(piece.end - 1)];
-  if (!piece.segment) {
+RunCost cost_of(std::span<const StageCost> costs, const StageRun& run) {
+  const StageCost& first = costs[static_cast<size_t>(run.begin)];
+  const StageCost& last = costs[static_cast<size_t>(run.end - 1)];
+  if (!run.segment) {
     const int64_t left = last.held + last.saved;
     return {left, left + last.backward, 0.0};
   }
-  if (*piece.segment != SavePolicy::inputs) {
+  if (*run.segment != SavePolicy::inputs) {
     const int64_t left = last.inputs + last.saved_partial;
     return {left, left + last.recomputed_partial + last.backward, last.partial_s};
   }
-  PieceCost cost{.left = first.inputs, .peak = first.inputs + last.recomputed, .seconds = last.recomputed_s};
+  RunCost cost{.left = first.inputs, .peak = first.inputs + last.recomputed, .seconds = last.recomputed_s};
   int64_t most_backward = last.backward;
-  for (int64_t stage = piece.begin; stage + 1 < piece.end; ++stage) {
+  for (int64_t stage = run.begin; stage + 1 < run.end; ++stage) {
     const StageCost& inner = costs[static_cast<size_t>(stage)];
     cost.peak += inner.saved + costs[static_cast<size_t>(stage + 1)].held;
     cost.seconds += inner.forward_s;
@@ -43,23 +43,23 @@ PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
   return cost;
 }
 
-/// The best ways to deal with the stages up to one: by what they leave, less and less time for more bytes.
-struct Way {
+/// The best plans for the stages up to one: by what they leave, less and less time for more bytes.
+struct PartialPlan {
   int64_t left = 0, peak = 0;
   double seconds = 0;
-  Piece last;
+  StageRun last;
   size_t before = 0;  // the choice that `last` extends, of those up to last.begin
 };
 
-void keep_best(std::vector<Way>& ways) {
-  std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
+void keep_best(std::vector<PartialPlan>& plans) {
+  std::sort(plans.begin(), plans.end(), [](const PartialPlan& a, const PartialPlan& b) {
     return std::tie(a.left, a.seconds, a.peak) < std::tie(b.left, b.seconds, b.peak);
   });
   size_t kept = 0;
-  for (const Way& way : ways) {
-    if (kept == 0 || way.seconds < ways[kept - 1].seconds) ways[kept++] = way;
+  for (const PartialPlan& plan : plans) {
+    if (kept == 0 || plan.seconds < plans[kept - 1].seconds) plans[kept++] = plan;
   }
-  ways.resize(kept);
+  plans.resize(kept);
 }
 
 }  // namespace
@@ -67,19 +67,19 @@ void keep_best(std::vector<Way>& ways) {
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
                                                 SavePolicy partial) {
   const auto stages = static_cast<int64_t>(costs.size());
-  std::vector<std::vector<Way>> up_to(costs.size() + 1);
+  std::vector<std::vector<PartialPlan>> up_to(costs.size() + 1);
   up_to[0].push_back({});
   for (int64_t begin = 0; begin < stages; ++begin) {
-    std::vector<Way>& ways = up_to[static_cast<size_t>(begin)];
-    keep_best(ways);
-    const auto go_on = [&](const Piece& piece) {
-      const PieceCost cost = cost_of(costs, piece);
-      for (size_t i = 0; i < ways.size(); ++i) {
-        const Way& way = ways[i];
-        if (way.left + cost.peak > budget) break;  // the ways behind it leave more
-        up_to[static_cast<size_t>(piece.end)].push_back({way.left + cost.left,
-                                                         std::max(way.peak, way.left + cost.peak),
-                                                         way.seconds + cost.seconds, piece, i});
+    std::vector<PartialPlan>& plans = up_to[static_cast<size_t>(begin)];
+    keep_best(plans);
+    const auto go_on = [&](const StageRun& run) {
+      const RunCost cost = cost_of(costs, run);
+      for (size_t i = 0; i < plans.size(); ++i) {
+        const PartialPlan& plan = plans[i];
+        if (plan.left + cost.peak > budget) break;  // the plans after it leave more
+        up_to[static_cast<size_t>(run.end)].push_back({plan.left + cost.left,
+                                                       std::max(plan.peak, plan.left + cost.peak),
+                                                       plan.seconds + cost.seconds, run, i});
       }
     };
     go_on({begin, begin + 1, {}});
@@ -88,15 +88,15 @@ std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs
     for (int64_t end = begin + 1; end <= stages && costs[static_cast<size_t>(end - 1)].may_recompute; ++end)
       go_on({begin, end, SavePolicy::inputs});
   }
-  const std::vector<Way>& all = up_to.back();
-  const auto best = std::min_element(all.begin(), all.end(), [](const Way& a, const Way& b) {
+  const std::vector<PartialPlan>& all = up_to.back();
+  const auto best = std::min_element(all.begin(), all.end(), [](const PartialPlan& a, const PartialPlan& b) {
     return std::tie(a.seconds, a.peak) < std::tie(b.seconds, b.peak);
   });
   if (best == all.end()) return std::nullopt;
   RecomputePlan plan{.stages = {}, .peak = best->peak, .seconds = best->seconds};
-  for (const Way* way = &*best; way->last.end > 0;
-       way = &up_to[static_cast<size_t>(way->last.begin)][way->before]) {
-    if (way->last.segment) plan.stages.push_back({way->last.begin, way->last.end, *way->last.segment});
+  for (const PartialPlan* part = &*best; part->last.end > 0;
+       part = &up_to[static_cast<size_t>(part->last.begin)][part->before]) {
+    if (part->last.segment) plan.stages.push_back({part->last.begin, part->last.end, *part->last.segment});
   }
   std::reverse(plan.stages.begin(), plan.stages.end());
   return plan;

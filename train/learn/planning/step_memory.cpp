@@ -52,8 +52,8 @@ ProbedStep::ProbedStep(RuntimeOptions options, const Config& config, const Datas
       optimizer(runtime, model.parameters, config, config.train.steps),
       steps(runtime, config, task, model, optimizer,
             runtime.dry() ? recomputation_of(config, runtime.device(), task)
-                          : choose_recomputation(runtime, config, task, largest_batch(config, task), model),
-            [](const std::string&) {}) {}
+                          : choose_recomputation(runtime, config, task, largest_batch(config, task), model)) {
+}
 
 void ProbedStep::run(const BatchLayout& layout) {
   steps.run(layout, [&](const StoragePtr& to) {

@@ -22,8 +22,8 @@ std::vector<int64_t> by_size(std::span<const int64_t> edges, size_t begin, size_
   return places;
 }
 
-void sort_parts(WindowDeal& deal) {
-  for (std::vector<int64_t>& part : deal) std::sort(part.begin(), part.end());
+void sort_parts(WindowAssignment& assignment) {
+  for (std::vector<int64_t>& part : assignment) std::sort(part.begin(), part.end());
 }
 
 /// On a GPU, prefetching hides variations of the time that writing a batch takes; on average that must be
@@ -32,51 +32,53 @@ size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu()
 
 }  // namespace
 
-WindowDeal deal_largest_first(std::span<const int64_t> edges, int ranks) {
-  WindowDeal deal(static_cast<size_t>(ranks));
-  std::vector<int64_t> loads(deal.size());
+WindowAssignment assign_largest_first(std::span<const int64_t> edges, int ranks) {
+  WindowAssignment assignment(static_cast<size_t>(ranks));
+  std::vector<int64_t> loads(assignment.size());
   for (const int64_t place : by_size(edges, 0, edges.size())) {
     // Meshes may have no edges: then the one with the fewest samples.
     size_t least = 0;
-    for (size_t rank = 1; rank < deal.size(); ++rank) {
+    for (size_t rank = 1; rank < assignment.size(); ++rank) {
       const bool equal = loads[rank] == loads[least];
-      if (loads[rank] < loads[least] || (equal && deal[rank].size() < deal[least].size())) least = rank;
+      if (loads[rank] < loads[least] || (equal && assignment[rank].size() < assignment[least].size()))
+        least = rank;
     }
-    deal[least].push_back(place);
+    assignment[least].push_back(place);
     loads[least] += edges[static_cast<size_t>(place)];
   }
-  sort_parts(deal);
-  return deal;
+  sort_parts(assignment);
+  return assignment;
 }
 
-WindowDeal deal_in_rounds(std::span<const int64_t> edges, int ranks) {
-  WindowDeal deal(static_cast<size_t>(ranks));
-  std::vector<int64_t> loads(deal.size());
-  for (size_t begin = 0; begin < edges.size(); begin += deal.size()) {
-    std::vector<size_t> order(deal.size());
+WindowAssignment assign_in_rounds(std::span<const int64_t> edges, int ranks) {
+  WindowAssignment assignment(static_cast<size_t>(ranks));
+  std::vector<int64_t> loads(assignment.size());
+  for (size_t begin = 0; begin < edges.size(); begin += assignment.size()) {
+    std::vector<size_t> order(assignment.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return loads[a] < loads[b]; });
     auto rank = order.begin();
-    for (const int64_t place : by_size(edges, begin, std::min(edges.size(), begin + deal.size()))) {
-      deal[*rank].push_back(place);
+    for (const int64_t place : by_size(edges, begin, std::min(edges.size(), begin + assignment.size()))) {
+      assignment[*rank].push_back(place);
       loads[*rank++] += edges[static_cast<size_t>(place)];
     }
   }
-  sort_parts(deal);
-  return deal;
+  sort_parts(assignment);
+  return assignment;
 }
 
-double imbalance(std::span<const int64_t> edges, const WindowDeal& deal) {
+double imbalance(std::span<const int64_t> edges, const WindowAssignment& assignment) {
   int64_t all = 0;
   int64_t most = 0;
-  for (const std::vector<int64_t>& part : deal) {
+  for (const std::vector<int64_t>& part : assignment) {
     int64_t load = 0;
     for (const int64_t place : part) load += edges[static_cast<size_t>(place)];
     all += load;
     most = std::max(most, load);
   }
-  return all > 0 ? static_cast<double>(most) * static_cast<double>(deal.size()) / static_cast<double>(all)
-                 : 1.0;
+  return all > 0
+             ? static_cast<double>(most) * static_cast<double>(assignment.size()) / static_cast<double>(all)
+             : 1.0;
 }
 
 NoiseOptions noise_at(const Config& config, int64_t step) {
@@ -135,7 +137,7 @@ void BatchLoader::list_samples(const BatchPosition& at, std::vector<Sample>& sam
   samples.clear();
   if (at.micro >= batches(at.step)) return;
   if (!is_split(at.step)) return list_unsplit(at, samples);
-  const std::vector<int64_t>& mine = deal(at.step)[static_cast<size_t>(share_.rank)];
+  const std::vector<int64_t>& mine = assignment(at.step)[static_cast<size_t>(share_.rank)];
   const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
   const int64_t end = std::min((at.micro + 1) * each, static_cast<int64_t>(mine.size()));
   for (int64_t i = at.micro * each; i < end; ++i)
@@ -145,7 +147,7 @@ void BatchLoader::list_samples(const BatchPosition& at, std::vector<Sample>& sam
 int64_t BatchLoader::batches(int64_t step) {
   if (!share_.split()) return accumulate_;
   if (step == unsplit_) return share_.rank == 0 ? accumulate_ : 0;
-  const auto mine = static_cast<int64_t>(deal(step)[static_cast<size_t>(share_.rank)].size());
+  const auto mine = static_cast<int64_t>(assignment(step)[static_cast<size_t>(share_.rank)].size());
   const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
   return (mine + each - 1) / each;
 }
@@ -157,16 +159,17 @@ std::vector<int64_t> BatchLoader::edges_of_window(int64_t step) const {
   return edges;
 }
 
-const WindowDeal& BatchLoader::deal(int64_t step) {
-  const auto known =
-      std::find_if(deals_.begin(), deals_.end(), [&](const auto& window) { return window.first == step; });
-  if (known != deals_.end()) return known->second;
+const WindowAssignment& BatchLoader::assignment(int64_t step) {
+  const auto known = std::find_if(assignments_.begin(), assignments_.end(),
+                                  [&](const auto& window) { return window.first == step; });
+  if (known != assignments_.end()) return known->second;
   const int64_t oldest = step - static_cast<int64_t>(depth_) - 1;
-  std::erase_if(deals_, [&](const auto& window) { return window.first < oldest; });
+  std::erase_if(assignments_, [&](const auto& window) { return window.first < oldest; });
   const std::vector<int64_t> edges = edges_of_window(step);
-  return deals_
-      .emplace_back(step, share_.reduction == RankReduction::ordered ? deal_in_rounds(edges, share_.size)
-                                                                     : deal_largest_first(edges, share_.size))
+  return assignments_
+      .emplace_back(step, share_.reduction == RankReduction::ordered
+                              ? assign_in_rounds(edges, share_.size)
+                              : assign_largest_first(edges, share_.size))
       .second;
 }
 

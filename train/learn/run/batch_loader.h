@@ -58,18 +58,18 @@ struct RankShare {
 };
 
 /// For each rank the samples that it gets, as places in the window, ascending.
-using WindowDeal = std::vector<std::vector<int64_t>>;
+using WindowAssignment = std::vector<std::vector<int64_t>>;
 
 /// Largest first, each to the rank with the fewest edges so far (Graham: "Bounds on multiprocessing timing
 /// anomalies", 1969: at most 4/3 of the best).
-WindowDeal deal_largest_first(std::span<const int64_t> edges, int ranks);
+WindowAssignment assign_largest_first(std::span<const int64_t> edges, int ranks);
 
 /// In rounds: of every `ranks` consecutive samples each rank gets at most one, the largest of a round to the
 /// rank with the fewest edges so far. So the sums of a round can be added to those of the rounds before it.
-WindowDeal deal_in_rounds(std::span<const int64_t> edges, int ranks);
+WindowAssignment assign_in_rounds(std::span<const int64_t> edges, int ranks);
 
 /// Edges of the rank that has most, over the mean of the ranks; 1 when there are none.
-double imbalance(std::span<const int64_t> edges, const WindowDeal& deal);
+double imbalance(std::span<const int64_t> edges, const WindowAssignment& assignment);
 
 /// Micro-batch `micro` of the window of optimizer step `step`, both from 0.
 struct BatchPosition {
@@ -118,7 +118,7 @@ class BatchLoader {
   void give_to_first_rank(int64_t step) { unsplit_ = step; }
   bool is_split(int64_t step) const { return share_.split() && step != unsplit_; }
   /// The parts of the ranks of a window that is split.
-  const WindowDeal& deal(int64_t step);
+  const WindowAssignment& assignment(int64_t step);
   /// Edges of each of the window's samples.
   std::vector<int64_t> edges_of_window(int64_t step) const;
   /// Weight of the loss of a whole window, so that it equals one large batch. Throws DataError when it has
@@ -133,7 +133,7 @@ class BatchLoader {
   };
   /// The normalisers learn from the whole window, in its order and the same on every rank.
   void observe_window(int64_t step, Normalizers& normalizers);
-  /// The batch at `at`, written. Prefetches those behind it where normalisers are fixed; the normalisers and
+  /// The batch at `at`, written. Prefetches those after it where normalisers are fixed; the normalisers and
   /// the cache must outlive this.
   Loaded load(const BatchPosition& at, Normalizing normalizing, Normalizers& normalizers,
               const StepCache& cache);
@@ -187,8 +187,8 @@ class BatchLoader {
   int64_t total_steps_;
   size_t depth_;  // batches to prefetch
   Uploader uploader_;
-  std::vector<std::pair<int64_t, double>> window_weights_;  // of recent windows: (step, weight)
-  std::list<std::pair<int64_t, WindowDeal>> deals_;         // of recent windows; references stay
+  std::vector<std::pair<int64_t, double>> window_weights_;       // of recent windows: (step, weight)
+  std::list<std::pair<int64_t, WindowAssignment>> assignments_;  // of recent windows; references stay
   std::vector<Sample> samples_, later_;
   SampleScratch scratch_;
   double data_seconds_ = 0.0;

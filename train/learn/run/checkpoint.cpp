@@ -142,7 +142,6 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   RunState now = state;
   now.optimizer = optimizer.state();
   std::map<std::string, std::string> metadata = metadata_of_state(now, config);
-  metadata["format"] = "meshgrad checkpoint 2";
   metadata["config"] = to_toml(config);
   metadata["data_fingerprint"] = fmt::format("{:016x}", data.fingerprint());
   metadata["data"] = to_json(training_data(data, config.data));

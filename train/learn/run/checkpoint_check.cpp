@@ -19,6 +19,8 @@ namespace {
 
 constexpr const char* kUseAnother = "use another checkpoint of the run (--checkpoint FILE)";
 constexpr const char* kChecksumKey = "checksum";
+constexpr const char* kFormatKey = "format";
+constexpr const char* kFormat = "meshgrad checkpoint 3";
 
 std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
   std::string text;
@@ -39,27 +41,45 @@ struct WrittenNumbers {
   }
 };
 
+/// What formats 1 and 2 called some of the numbers.
+const std::map<std::string_view, std::string_view> kEarlierNames{
+    {"window_batches", "micro"},
+    {"normalizer_samples", "learned"},
+    {"skipped_steps", "skipped"},
+    {"consecutive_skips", "skipped_in_a_row"},
+    {"non_finite_losses", "bad_losses"},
+    {"last_skipped_step", "bad_window"},
+    {"last_skipped_scale", "bad_scale"},
+    {"steps_at_loss_scale", "clean_steps"},
+    {"first_batch_gradient_square", "first_square"}};
+
 /// Numbers of metadata; those outside their range are refused.
 struct ReadNumbers {
   const SafetensorsView& view;
+  bool earlier = view.metadata_at(kFormatKey) != kFormat;
 
-  bool has(const std::string& key, bool) const { return view.metadata.contains(key); }
-  void whole(const std::string& key, int64_t& value, int64_t least, int64_t most) const {
-    const std::string& text = view.metadata_at(key);
+  std::string name(std::string_view key) const {
+    const auto found = earlier ? kEarlierNames.find(key) : kEarlierNames.end();
+    return std::string(found == kEarlierNames.end() ? key : found->second);
+  }
+  bool has(std::string_view key, bool) const { return view.metadata.contains(name(key)); }
+  void whole(std::string_view key, int64_t& value, int64_t least, int64_t most) const {
+    const std::string& text = view.metadata_at(name(key));
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool valid = error == std::errc() && end == text.data() + text.size();
     if (!valid || value < least || value > most)
       refuse(key, fmt::format("a whole number from {} to {}", least, most));
   }
   template <class Valid>
-  void real(const std::string& key, double& value, const Valid& valid, std::string_view needed) const {
-    const std::optional<double> number = parse_number(view.metadata_at(key));
+  void real(std::string_view key, double& value, const Valid& valid, std::string_view needed) const {
+    const std::optional<double> number = parse_number(view.metadata_at(name(key)));
     if (!number) refuse(key, "a number");
     if (!valid(*number)) refuse(key, needed);
     value = *number;
   }
-  [[noreturn]] void refuse(const std::string& key, std::string_view needed) const {
-    throw data_error(view.file + ": " + key, needed, "\"" + view.metadata_at(key) + "\"", kUseAnother);
+  [[noreturn]] void refuse(std::string_view key, std::string_view needed) const {
+    const std::string stored = name(key);
+    throw data_error(view.file + ": " + stored, needed, "\"" + view.metadata_at(stored) + "\"", kUseAnother);
   }
 };
 
@@ -74,14 +94,14 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
   const auto scale = [](double value) { return value > 0.0 && std::isfinite(value); };
   StepState& o = s.optimizer;
   numbers.whole("step", s.step, 0, most);
-  numbers.whole("micro", s.micro, 0, config.train.accumulate - 1);
-  numbers.whole("learned", s.learned, 0, (s.step + 1) * window);
+  numbers.whole("window_batches", s.micro, 0, config.train.accumulate - 1);
+  numbers.whole("normalizer_samples", s.learned, 0, (s.step + 1) * window);
   numbers.whole("best_step", s.best_step, -1, s.step);
   numbers.whole("optimizer_steps", o.steps, 0, s.step);
-  numbers.whole("skipped", o.skipped, 0, s.step - o.steps);
-  numbers.whole("skipped_in_a_row", o.consecutive_skips, 0, o.skipped);
-  numbers.whole("bad_losses", o.non_finite_losses, 0, (s.step + 1) * config.train.accumulate);
-  numbers.whole("bad_window", o.last_skipped_step, -1, s.step);
+  numbers.whole("skipped_steps", o.skipped, 0, s.step - o.steps);
+  numbers.whole("consecutive_skips", o.consecutive_skips, 0, o.skipped);
+  numbers.whole("non_finite_losses", o.non_finite_losses, 0, (s.step + 1) * config.train.accumulate);
+  numbers.whole("last_skipped_step", o.last_skipped_step, -1, s.step);
   numbers.whole("loss_count", o.loss_count, 0, s.step);
   numbers.real("last_valid_loss", s.last_valid_loss, any, "");
   const bool validated = s.best_step >= 0;
@@ -104,8 +124,8 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
   }
   if (!numbers.has("loss_scale", config.precision == DType::f16)) return;
   numbers.real("loss_scale", o.loss_scale, scale, "a finite number above 0");
-  numbers.real("bad_scale", o.last_skipped_scale, scale, "a finite number above 0");
-  numbers.whole("clean_steps", o.clean_steps, 0, o.steps);
+  numbers.real("last_skipped_scale", o.last_skipped_scale, scale, "a finite number above 0");
+  numbers.whole("steps_at_loss_scale", o.clean_steps, 0, o.steps);
 }
 
 }  // namespace
@@ -134,9 +154,9 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
 SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
   SafetensorsFile file(path);
   const SafetensorsView& view = file.view();
-  const auto format = view.metadata.find("format");
+  const auto format = view.metadata.find(kFormatKey);
   const std::string name = format == view.metadata.end() ? "" : format->second;
-  if (name != "meshgrad checkpoint 1" && name != "meshgrad checkpoint 2") {
+  if (name != "meshgrad checkpoint 1" && name != "meshgrad checkpoint 2" && name != kFormat) {
     throw data_error(view.file, "a checkpoint written by meshgrad train",
                      name.empty() ? "a safetensors file without \"format\"" : name,
                      "name a file from a run's checkpoints folder");
@@ -152,10 +172,11 @@ SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
 std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config) {
   WrittenNumbers written;
   RunState s = state;
+  written.metadata[kFormatKey] = kFormat;
   each_number(written, s, config);
   const auto any = [](double) { return true; };
   if (s.validation_due) written.metadata["validation_due"] = "1";
-  if (s.first_square) written.real("first_square", *s.first_square, any, "");
+  if (s.first_square) written.real("first_batch_gradient_square", *s.first_square, any, "");
   return written.metadata;
 }
 
@@ -164,9 +185,9 @@ RunState read_run_state(const SafetensorsView& view, const Config& config) {
   ReadNumbers read{view};
   each_number(read, s, config);
   s.validation_due = read.has("validation_due", true);
-  if (read.has("first_square", true))
+  if (read.has("first_batch_gradient_square", true))
     read.real(
-        "first_square", s.first_square.emplace(), [](double) { return true; }, "");
+        "first_batch_gradient_square", s.first_square.emplace(), [](double) { return true; }, "");
   return s;
 }
 

@@ -31,7 +31,7 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
 /// the format may lack the checksum.
 SafetensorsFile open_checkpoint(const std::filesystem::path& path);
 
-/// The counters of a run with this configuration, for the metadata.
+/// The format, and the counters of a run with this configuration, for the metadata.
 std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config);
 
 /// The counters in the metadata. Throws DataError naming the first that no run could have written, given the

@@ -113,7 +113,7 @@ struct KeptRows {
 };
 
 /// The rows before the first whose step is beyond `last_step`, or that has the key `repeated` there. Damaged
-/// lines behind the last are not counted.
+/// lines after the last are not counted.
 KeptRows rows_to_keep(std::string_view content, std::int64_t last_step, const std::string& repeated) {
   const auto last = static_cast<double>(last_step);
   KeptRows kept;

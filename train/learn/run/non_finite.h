@@ -26,7 +26,7 @@ struct NonFinite {
 };
 
 /// Runs a batch's forward pass, loss, and backward pass from `seed` = loss scale / window weight, and
-/// searches what is given, what each op writes, and the weights' gradients behind each op. Synchronises with
+/// searches what is given, what each op writes, and the weights' gradients after each op. Synchronises with
 /// the device after each op. Gradients are added to the parameters', and segments are recomputed, as in a
 /// step.
 std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, const Model& model,

@@ -58,7 +58,7 @@ class MemoryWatch {
 
 class RunLog {
  public:
-  /// Starts the files in a run's folder, or goes on behind `resumed_at`: before its validation, if that is
+  /// Starts the files in a run's folder, or goes on after `resumed_at`: before its validation, if that is
   /// due once more.
   RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at,
          bool validation_due = false);

@@ -56,7 +56,7 @@ BatchShape BatchClasses::capacity(int number) const {
 }
 
 StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
-                     const Optimizer& optimizer, Recomputation recomputation, Note note)
+                     const Optimizer& optimizer, Recomputation recomputation, Tell tell)
     : runtime_(runtime),
       config_(config),
       task_(task),
@@ -64,11 +64,12 @@ StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, c
       optimizer_(optimizer),
       recomputation_(std::move(recomputation)),
       store_(make_offload_store(runtime, config, recomputation_)),
-      note_(std::move(note)),
+      tell_(tell ? std::move(tell) : [](auto&&...) {}),
       classes_(largest_batch(config, task)) {
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
-    note_("graphs = \"capture\" needs a GPU: kernels run one by one");
+    tell_(RunEventKind::not_captured, "graphs = \"capture\" needs a GPU: kernels run one by one",
+          {{"reason", "cpu"}});
     return;
   }
   captured_update_ = std::make_unique<CapturedWork>(runtime, "optimizer step",
@@ -89,7 +90,7 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload, const Gradi
     upload(captured.memory);
     const Span span("captured step");
     captured.work->run();
-    note_outcome(captured);
+    tell_outcome(captured);
     return;
   }
   const StoragePtr memory = upload(nullptr);
@@ -137,17 +138,22 @@ StepCache::Captured& StepCache::captured_for(int number) {
   return captured;
 }
 
-void StepCache::note_outcome(Captured& captured) {
-  if (captured.noted) return;
+void StepCache::tell_outcome(Captured& captured) {
+  if (captured.told) return;
   if (!captured.work->refusal().empty()) {
-    captured.noted = true;
-    note_("a step cannot be captured, its kernels run one by one: " + captured.work->refusal());
+    captured.told = true;
+    tell_(RunEventKind::not_captured,
+          "a step cannot be captured, its kernels run one by one: " + captured.work->refusal(),
+          {{"reason", captured.work->refusal()}});
   }
   if (!captured.work->recorded()) return;
-  captured.noted = true;
+  captured.told = true;
   const BatchShape& most = captured.layout.shape();
-  note_(fmt::format("captured the step of batches of up to {} nodes and {} edges, which holds {:.1f} MiB",
-                    most.nodes, most.edges, mebibytes(captured.work->bytes() + captured.layout.bytes())));
+  const auto bytes = static_cast<int64_t>(captured.work->bytes() + captured.layout.bytes());
+  tell_(RunEventKind::captured,
+        fmt::format("captured the step of batches of up to {} nodes and {} edges, which holds {:.1f} MiB",
+                    most.nodes, most.edges, mebibytes(bytes)),
+        {{"nodes", most.nodes}, {"edges", most.edges}, {"bytes", bytes}});
 }
 
 int64_t StepCache::offloaded_bytes() const {

@@ -11,6 +11,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/run/run_event.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <deque>
@@ -39,13 +40,13 @@ class BatchClasses {
 
 class StepCache {
  public:
-  using Note = std::function<void(const std::string&)>;
+  using Tell = std::function<void(RunEventKind, std::string text, RunEvent::Fields)>;
   /// Moves a batch to the device: into `to`, or into new memory where that is null. Returns where it is.
   using Upload = std::function<StoragePtr(const StoragePtr& to)>;
 
-  /// All references outlive it. `note` gets lines for the user.
+  /// All references outlive it. `tell` gets captured and not_captured; none: they are dropped.
   StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
-            const Optimizer& optimizer, Recomputation recomputation, Note note);
+            const Optimizer& optimizer, Recomputation recomputation, Tell tell = {});
 
   const Recomputation& recomputation() const { return recomputation_; }
   const BatchClasses& classes() const { return classes_; }
@@ -69,11 +70,11 @@ class StepCache {
     Batch batch;
     std::unique_ptr<OffloadStore> store;  // its own, since the recording holds its addresses
     std::unique_ptr<CapturedWork> work;
-    bool noted = false;
+    bool told = false;
   };
   Captured& captured_for(int number);
   StepPlan* plan_for(const BatchShape& shape);
-  void note_outcome(Captured& captured);
+  void tell_outcome(Captured& captured);
 
   Runtime& runtime_;
   const Config& config_;
@@ -82,7 +83,7 @@ class StepCache {
   const Optimizer& optimizer_;
   Recomputation recomputation_;
   std::unique_ptr<OffloadStore> store_;
-  Note note_;
+  Tell tell_;
   BatchClasses classes_;
   std::list<Captured> captured_;  // at most one of each class
   std::unique_ptr<CapturedWork> captured_update_;

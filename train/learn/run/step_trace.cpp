@@ -84,7 +84,7 @@ void write_launches(TraceWriter& writer, const StepTraceEvents& events, int trac
   }
 }
 
-/// Bytes in use by tag behind each event; what was in use before the first follows from the last.
+/// Bytes in use by tag after each event; what was in use before the first follows from the last.
 void write_memory(TraceWriter& writer, const StepTraceEvents& events) {
   std::array<int64_t, kTagCount> bytes = events.in_use;
   const auto change = [](const MemoryEvent& event) {

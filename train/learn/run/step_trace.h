@@ -25,7 +25,7 @@ struct StepTraceEvents {
   std::vector<std::string> tracks;
   std::vector<SpanEvent> spans;
   std::vector<LaunchTrace::Launch> launches;  ///< of the device, in order
-  /// Bytes in use of each tag behind the last of `allocations`.
+  /// Bytes in use of each tag after the last of `allocations`.
   std::array<int64_t, kTagCount> in_use{};
   std::vector<MemoryEvent> allocations;  ///< of the allocator, oldest first
 };

@@ -2,6 +2,7 @@
 // The options of a run, what its observer receives, and its result.
 #pragma once
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/run_event.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,8 +19,8 @@ struct TrainObserver {
     double loss = 0.0, learning_rate = 0.0;
     int64_t memory_now = 0, memory_peak = 0;  ///< bytes allocated
   };
-  std::function<void(const Progress&)> progress;    ///< after every step
-  std::function<void(const std::string&)> message;  ///< a line for the user
+  std::function<void(const Progress&)> progress;  ///< after every step
+  std::function<void(const RunEvent&)> event;
   std::function<void()> opened;  ///< the run directory is this run's from here on: it is locked
   /// Asked after every batch, and before every sample of a validation: true ends the run with a checkpoint.
   std::function<bool()> stop;

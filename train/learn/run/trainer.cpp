@@ -49,28 +49,34 @@ TrainResult Trainer::run() {
   barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
   describe_ranks();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
-  if (!stored.empty()) message(stored);
+  if (!stored.empty()) tell(RunEventKind::settings, stored);
   for (const std::string& option :
        {describe_tf32(runtime_, config_.precision), describe_wgmma(runtime_, config_.precision)}) {
-    if (!option.empty()) message(option);
+    if (!option.empty()) tell(RunEventKind::settings, option);
   }
   if (state_.micro == 0 && !warming_up()) release_gradients();
   if (state_.validation_due && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
   if (state_.step >= steps) {
-    message(fmt::format("nothing to do: the run has all its {}; raise train.steps to go on",
-                        counted(steps, "step")));
+    tell(RunEventKind::complete,
+         fmt::format("nothing to do: the run has all its {}; raise train.steps to go on",
+                     counted(steps, "step")),
+         {{"steps", steps}});
   } else if (out_of_patience()) {
-    message(fmt::format("nothing to do: the run ended early at step {}; raise train.patience to go on",
-                        state_.step));
+    tell(RunEventKind::complete,
+         fmt::format("nothing to do: the run ended early at step {}; raise train.patience to go on",
+                     state_.step),
+         {{"steps", state_.step}});
     return result(false);
   } else {
-    message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
-    if (!config_.train.freeze.empty()) message(describe_frozen(model_.parameters, config_.train.freeze));
+    tell(RunEventKind::begins,
+         describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)), {{"steps", steps}});
+    if (!config_.train.freeze.empty())
+      tell(RunEventKind::settings, describe_frozen(model_.parameters, config_.train.freeze));
     const std::string sampling = task_.describe_sampling(
         config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
-    if (!sampling.empty()) message(sampling);
+    if (!sampling.empty()) tell(RunEventKind::settings, sampling);
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
@@ -84,8 +90,10 @@ TrainResult Trainer::run() {
     end_trace();
     if (!goes_on) return stopped();
     if (out_of_patience()) {
-      message(fmt::format("ends early at step {}: {} without a new best (train.patience)", state_.step,
-                          counted(config_.train.patience, "validation")));
+      tell(RunEventKind::patience,
+           fmt::format("ends early at step {}: {} without a new best (train.patience)", state_.step,
+                       counted(config_.train.patience, "validation")),
+           {{"validations", config_.train.patience}});
       break;
     }
     if (state_.step < steps && stop_wanted()) return stopped();
@@ -122,7 +130,7 @@ bool Trainer::stop_wanted() {
 
 TrainResult Trainer::stopped() {
   save(false);
-  message(fmt::format("stopped at step {}; --resume continues", state_.step));
+  tell(RunEventKind::stopped, fmt::format("stopped at step {}; --resume continues", state_.step));
   return result(true);
 }
 
@@ -130,11 +138,14 @@ void Trainer::start() {
   if (ranks_.first()) {
     folder_.create(config_);
     opened();
-    for (const TaskWarning& warning : task_.validate(config_)) message("warning: " + warning.text);
+    for (const TaskWarning& warning : task_.validate(config_))
+      tell(RunEventKind::warning, "warning: " + warning.text);
   }
   allocate();
   if (!config_.train.init.empty()) {
-    message(load_initial_weights(config_, task_, runtime_.stream(), model_.parameters, normalizers_));
+    tell(RunEventKind::weights,
+         load_initial_weights(config_, task_, runtime_.stream(), model_.parameters, normalizers_),
+         {{"keeps_normalizers", keeps_normalizers(config_)}});
     if (config_.train.ema > 0) optimizer_->start_average(runtime_, config_.train.ema);
   }
   if (!ranks_.first()) return;
@@ -148,7 +159,9 @@ void Trainer::allocate() {
   model_.parameters.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
   optimizer_.emplace(runtime_, model_.parameters, config_, loader_.total_steps());
   steps_.emplace(runtime_, config_, task_, model_, *optimizer_, same_on_all_ranks(choose_(task_, model_)),
-                 [this](const std::string& text) { message(text); });
+                 [this](RunEventKind kind, std::string text, RunEvent::Fields fields) {
+                   tell(kind, std::move(text), std::move(fields));
+                 });
 }
 
 void Trainer::resume() {
@@ -183,9 +196,12 @@ void Trainer::resume() {
   if (!ranks_.first()) return;
   log_.emplace(runtime_, folder_.path(), state_.step, state_.validation_due);
   folder_.write_config(config_);
-  message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
-  if (log_->damaged_lines() > 0)
-    message(fmt::format("metrics.jsonl: left out {}", counted(log_->damaged_lines(), "damaged line")));
+  tell(RunEventKind::resumed, fmt::format("resumed {} at step {}", checkpoint.string(), state_.step),
+       {{"checkpoint", checkpoint.string()}});
+  if (log_->damaged_lines() > 0) {
+    tell(RunEventKind::warning,
+         fmt::format("metrics.jsonl: left out {}", counted(log_->damaged_lines(), "damaged line")));
+  }
 }
 
 /// Online normalisers first observe data, and the model does not run.
@@ -209,7 +225,8 @@ bool Trainer::train_window() {
   }
   if (warming_up()) return true;
   const bool split = loader_.is_split(state_.step);
-  sum_.begin(split ? &loader_.deal(state_.step) : nullptr, loader_.window_samples(state_.step), *optimizer_);
+  sum_.begin(split ? &loader_.assignment(state_.step) : nullptr, loader_.window_samples(state_.step),
+             *optimizer_);
   if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
   const int64_t batches = loader_.batches(state_.step);
   while (state_.micro < batches) {
@@ -218,7 +235,7 @@ bool Trainer::train_window() {
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
   sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
-  small_batch_ = small_batch();  // behind the messages of the sum, of which ranks began different numbers
+  small_batch_ = small_batch();  // after the messages of the sum, of which ranks began different numbers
   if (!ranks_.single()) check_state();
   return true;
 }
@@ -382,8 +399,11 @@ void Trainer::check_memory() {
   if (!last && (!ended || state_.step / log_every == before / log_every)) return;
   const MemoryWatch::Epoch memory = memory_watch_.end_epoch(ended ? epoch : epoch + 1, allocator.stats());
   allocator.reset_peak();
-  if (memory.changed) message(memory.line);
-  if (!memory.alarm.empty()) message(memory.alarm);
+  if (memory.changed) tell(RunEventKind::memory, memory.line, memory.row);
+  if (!memory.alarm.empty()) {
+    tell(RunEventKind::memory_waste, memory.alarm,
+         {{"epoch", ended ? epoch : epoch + 1}, {"memory_waste", memory.waste}});
+  }
   flush_log();
   if (!log_) return;
   MetricsRow row = memory.row;
@@ -419,7 +439,9 @@ bool Trainer::validate() {
   const bool by_rollout = config_.train.best == BestBy::rollout;
   const bool better = by_rollout ? state_.last_valid_rollout < state_.best_valid_rollout && is_finite(*loss)
                                  : *loss < state_.best_valid_loss;
-  message(text + (better ? " (best so far)" : ""));
+  RunEvent::Fields fields{row.begin() + 1, row.end()};
+  fields.emplace_back("best", better);
+  tell(RunEventKind::validation, text + (better ? " (best so far)" : ""), std::move(fields));
   if (better) {
     state_.best_valid_loss = *loss;
     if (by_rollout) state_.best_valid_rollout = state_.last_valid_rollout;
@@ -456,8 +478,10 @@ void Trainer::save_numbered() {
   if (ranks_.first()) folder_.number_last(state_.step, config_.train.keep_checkpoints);
 }
 
-void Trainer::message(const std::string& text) const {
-  if (ranks_.first() && options_.observer.message) options_.observer.message(text);
+void Trainer::tell(RunEventKind kind, std::string text, RunEvent::Fields fields) const {
+  if (!ranks_.first() || !options_.observer.event) return;
+  options_.observer.event(
+      {.kind = kind, .text = std::move(text), .fields = std::move(fields), .step = state_.step});
 }
 
 void Trainer::opened() const {
@@ -466,23 +490,6 @@ void Trainer::opened() const {
 
 void Trainer::pause() const {
   if (ranks_.first() && options_.observer.pause) options_.observer.pause();
-}
-
-TrainResult Trainer::result(bool was_stopped) const {
-  if (!ranks_.single() && !step_seconds_.empty()) {
-    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
-    message(fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6));
-  }
-  TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
-  if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
-  if (step_seconds_.empty()) return result;
-  result.first_step_seconds = step_seconds_.front();
-  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
-  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
-  std::nth_element(others.begin(), middle, others.end());
-  result.median_step_seconds = *middle;
-  result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
-  return result;
 }
 
 }  // namespace meshgrad

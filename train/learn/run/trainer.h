@@ -61,7 +61,7 @@ class Trainer {
   bool validate();
   void save(bool best);
   void save_numbered();
-  void message(const std::string& text) const;
+  void tell(RunEventKind kind, std::string text, RunEvent::Fields fields = {}) const;
   void opened() const;
   void pause() const;
   bool stop_wanted();

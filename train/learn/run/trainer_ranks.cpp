@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer: what it agrees on with other ranks, and says of them; the trace of one step.
+// Trainer: what it agrees on with other ranks, and says of them; the trace of one step; the result.
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
@@ -41,12 +41,16 @@ void Trainer::describe_parts() const {
                                  ? config_.ranks.partition_file
                                  : "recursive coordinate bisection";
   if (parts_->in_turn()) {
-    message(
-        fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
-                    parts_->count(), method));
+    tell(RunEventKind::parts,
+         fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
+                     parts_->count(), method),
+         {{"parts", parts_->count()}, {"rows_by", "host"}});
   } else {
-    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
-                        sum_.between_gpus() != nullptr ? "; NCCL exchanges the rows at their borders" : ""));
+    const bool nccl = sum_.between_gpus() != nullptr;
+    tell(RunEventKind::parts,
+         fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
+                     nccl ? "; NCCL exchanges the rows at their borders" : ""),
+         {{"parts", int64_t{ranks_.size()}}, {"rows_by", nccl ? "nccl" : "ranks"}});
   }
 }
 
@@ -70,7 +74,8 @@ int64_t Trainer::bytes_sent() const {
 }
 
 void Trainer::describe_ranks() {
-  if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
+  if (const std::string path = sum_.choose_path(); !path.empty())
+    tell(RunEventKind::reduction, path, {{"by", sum_.between_gpus() != nullptr ? "nccl" : "host"}});
   if (parts_) {
     parts_->use(sum_.between_gpus());
     return describe_parts();
@@ -83,13 +88,14 @@ void Trainer::describe_ranks() {
                                  config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
   if (loader_.is_split(state_.step)) {
     text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
-                        imbalance(edges, loader_.deal(state_.step)));
+                        imbalance(edges, loader_.assignment(state_.step)));
   }
-  message(text);
+  tell(RunEventKind::ranks, text, {{"ranks", int64_t{ranks_.size()}}, {"samples", window}});
   if (window < ranks_.size()) {
-    message(fmt::format(
-        "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each", window,
-        ranks_.size()));
+    tell(RunEventKind::warning,
+         fmt::format(
+             "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each",
+             window, ranks_.size()));
   }
 }
 
@@ -97,7 +103,7 @@ void Trainer::check_trace() const {
   const int64_t asked = options_.trace_step;
   if (asked == 0 || (asked > state_.step && asked <= loader_.total_steps())) return;
   throw config_error("--trace",
-                     fmt::format("a step behind step {} and up to {}", state_.step, loader_.total_steps()),
+                     fmt::format("a step after step {} and up to {}", state_.step, loader_.total_steps()),
                      fmt::format("{}", asked), "name a step that this run makes");
 }
 
@@ -117,10 +123,31 @@ void Trainer::end_trace() {
   if (!ranks_.first()) return;
   try {
     write_file_atomically(path, text);
-    message(fmt::format("trace of step {}: {}, for https://ui.perfetto.dev", state_.step, path.string()));
+    tell(RunEventKind::trace,
+         fmt::format("trace of step {}: {}, for https://ui.perfetto.dev", state_.step, path.string()),
+         {{"file", path.string()}});
   } catch (const Error& error) {
-    message(fmt::format("warning: no trace: {}", error.what()));
+    tell(RunEventKind::warning, fmt::format("warning: no trace: {}", error.what()));
   }
+}
+
+TrainResult Trainer::result(bool was_stopped) const {
+  if (!ranks_.single() && !step_seconds_.empty()) {
+    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
+    tell(RunEventKind::bytes_sent,
+         fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6),
+         {{"bytes_per_step", bytes}});
+  }
+  TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
+  if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
+  if (step_seconds_.empty()) return result;
+  result.first_step_seconds = step_seconds_.front();
+  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  result.median_step_seconds = *middle;
+  result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
+  return result;
 }
 
 }  // namespace meshgrad

@@ -39,8 +39,8 @@ std::string shared_gpu(Ranks& ranks, Device device) {
 
 }  // namespace
 
-void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer) {
-  deal_ = deal;
+void WindowSum::begin(const WindowAssignment* assignment, int64_t samples, Optimizer& optimizer) {
+  assignment_ = assignment;
   rounds_ = 0;
   if (!active()) return;
   const StepState before = optimizer.state();
@@ -52,7 +52,7 @@ void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimi
 void WindowSum::add_batch(const Tensor& gradients, Optimizer& optimizer) {
   if (!ordered()) return;
   StepState state = optimizer.state();
-  const auto place = (*deal_)[static_cast<size_t>(ranks_.rank())][static_cast<size_t>(rounds_)];
+  const auto place = (*assignment_)[static_cast<size_t>(ranks_.rank())][static_cast<size_t>(rounds_)];
   losses_[static_cast<size_t>(place)] = state.window_loss;
   state.window_loss = 0.0;
   optimizer.set_state(state);
@@ -63,7 +63,7 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
   if (!active()) return;
   const Span span(kGradients);
   if (ordered()) {
-    const auto size = static_cast<int64_t>(deal_->size());
+    const auto size = static_cast<int64_t>(assignment_->size());
     const auto samples = static_cast<int64_t>(losses_.size());
     while (rounds_ < (samples + size - 1) / size) add_round(gradients);  // this rank has no sample in it
   }
@@ -140,7 +140,7 @@ void WindowSum::add_round_of(const Tensor& host) {
   // (place in the window, rank) of the round's samples, in the window's order.
   std::vector<std::pair<int64_t, int>> samples;
   for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const std::vector<int64_t>& part = (*deal_)[static_cast<size_t>(rank)];
+    const std::vector<int64_t>& part = (*assignment_)[static_cast<size_t>(rank)];
     if (rounds_ < static_cast<int64_t>(part.size()))
       samples.emplace_back(part[static_cast<size_t>(rounds_)], rank);
   }

@@ -34,9 +34,9 @@ class WindowSum {
   std::string choose_path();
   /// Afterwards: NCCL between the GPUs of the ranks, or null.
   const std::shared_ptr<const DeviceRanks>& between_gpus() const { return device_; }
-  /// Before the first batch of a window of `samples`. `deal` is null for a window that is not split; sums are
-  /// ordered for split windows alone.
-  void begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer);
+  /// Before the first batch of a window of `samples`. `assignment` is null for a window that is not split;
+  /// sums are ordered for split windows alone.
+  void begin(const WindowAssignment* assignment, int64_t samples, Optimizer& optimizer);
   /// Whether this window's gradients are added at its end, also by one rank.
   bool active() const { return !ranks_.single() || sum_alone_ || ordered(); }
   /// For the backward pass of this rank's last batch; nothing where sums have to wait for its end.
@@ -47,7 +47,7 @@ class WindowSum {
   void finish(const Tensor& gradients, double window_weight, Optimizer& optimizer);
 
  private:
-  bool ordered() const { return deal_ != nullptr && reduction_ == RankReduction::ordered; }
+  bool ordered() const { return assignment_ != nullptr && reduction_ == RankReduction::ordered; }
   /// Round `rounds_`: every rank calls it, also those without a sample in it.
   void add_round(const Tensor& gradients);
   template <class T>
@@ -63,7 +63,7 @@ class WindowSum {
   std::chrono::seconds timeout_;
   std::shared_ptr<const DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
   std::unique_ptr<BucketSum> buckets_;
-  const WindowDeal* deal_ = nullptr;
+  const WindowAssignment* assignment_ = nullptr;
   int64_t rounds_ = 0;             // added so far
   int64_t non_finite_before_ = 0;  // losses, before the window
   int64_t without_room_before_ = 0;

@@ -16,7 +16,7 @@ namespace meshgrad {
 struct BatchShape {
   int64_t nodes = 0;
   int64_t edges = 0;
-  int64_t ghosts = 0;       ///< of a part of a mesh, behind the nodes that it owns
+  int64_t ghosts = 0;       ///< of a part of a mesh, after the nodes that it owns
   int64_t world_edges = 0;  ///< room for them
   int64_t graphs = 1;       ///< whole meshes
   /// Whether a batch of that shape has room in one of this.
@@ -74,7 +74,7 @@ class BatchLayout {
   /// asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's world edges, and a
   /// batch carries their real number in any case; a set of another name has room for the shape's edges.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
-  /// Adds a tensor behind those before it, at a multiple of 256 bytes.
+  /// Adds a tensor after those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
   /// Of a part of a mesh: what its batches exchange.
   void set_halo(std::shared_ptr<const Halo> halo) { halo_ = std::move(halo); }

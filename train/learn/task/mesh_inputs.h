@@ -47,7 +47,7 @@ void write_edge_features(const FieldSelection& fields, const Batch& batch, const
                          int64_t t, const FieldState& state, const Dataset::MeshSizes& before,
                          const Normalizers& normalizers, SampleScratch& scratch);
 
-/// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved behind those of
+/// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved past those of
 /// the meshes before it, and returns the sizes of them all. The graph's tensors lie on the host and are large
 /// enough; `counts`, if it has them, are written too.
 Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,

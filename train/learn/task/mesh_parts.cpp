@@ -17,7 +17,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr size_t kMostKnown = 64;  // beyond one of each part: meshes that differ from sample to sample
+constexpr size_t kMostCached = 64;  // beyond one of each part: meshes that differ from sample to sample
 
 GraphBatch on_host(const GraphBatch& batch, const Stream& stream) {
   GraphBatch host = batch;
@@ -111,7 +111,7 @@ PartMaker cut_parts(MeshCut cut, int64_t count) {
     for (const MeshView& mesh : meshes) {
       auto own = owners.find(mesh.index);
       if (own == owners.end()) {
-        if (owners.size() >= kMostKnown) owners.clear();
+        if (owners.size() >= kMostCached) owners.clear();
         own = owners.emplace(mesh.index, cut.owners(mesh, count)).first;
       }
       all.insert(all.end(), own->second.begin(), own->second.end());
@@ -130,35 +130,35 @@ MeshParts::MeshParts(Runtime& runtime, PartMaker make, Ranks& ranks)
 MeshParts::MeshParts(Runtime& runtime, PartMaker make, int64_t parts)
     : runtime_(runtime), make_(std::move(make)), count_(parts) {}
 
-MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,
-                                   int64_t number) {
+MeshParts::CachedPart& MeshParts::cached(std::span<const MeshView> meshes, const GraphBatch& whole,
+                                         int64_t number) {
   std::vector<int64_t> numbers;
   for (const MeshView& mesh : meshes) numbers.push_back(mesh.index);
-  const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
-    return known.number == number && known.meshes == numbers;
+  const auto found = std::find_if(cached_.begin(), cached_.end(), [&](const CachedPart& part) {
+    return part.number == number && part.meshes == numbers;
   });
-  if (found != known_.end()) {
-    known_.splice(known_.begin(), known_, found);
-    return known_.front();
+  if (found != cached_.end()) {
+    cached_.splice(cached_.begin(), cached_, found);
+    return cached_.front();
   }
   Part part = make_(meshes, sorted_edges(whole), number);
-  if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
-  known_.push_front({std::move(numbers), number, std::move(part), nullptr});
-  return known_.front();
+  if (cached_.size() >= kMostCached + static_cast<size_t>(count_)) cached_.pop_back();
+  cached_.push_front({std::move(numbers), number, std::move(part), nullptr});
+  return cached_.front();
 }
 
 void MeshParts::use(const std::shared_ptr<const DeviceRanks>& between_gpus) {
   if (between_gpus == nullptr) return;
   exchange_ = std::make_shared<DeviceHaloExchange>(between_gpus, runtime_.stream());
-  known_.clear();
+  cached_.clear();
 }
 
 void MeshParts::begin_batch(const GraphBatch& whole) {
-  if (whole.has_edges(kWorldEdges)) known_.clear();
+  if (whole.has_edges(kWorldEdges)) cached_.clear();
 }
 
 const Part& MeshParts::part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number) {
-  return known(meshes, whole, number).part;
+  return cached(meshes, whole, number).part;
 }
 
 std::vector<Part> MeshParts::all(std::span<const MeshView> meshes, const GraphBatch& whole) {
@@ -168,11 +168,11 @@ std::vector<Part> MeshParts::all(std::span<const MeshView> meshes, const GraphBa
 }
 
 std::shared_ptr<const Halo> MeshParts::halo(std::span<const MeshView> meshes, const GraphBatch& whole) {
-  Known& known = this->known(meshes, whole, rank());
-  if (known.halo == nullptr) {
-    known.halo = std::make_shared<Halo>(part_halo(runtime_, known.part, exchange_));
+  CachedPart& own = cached(meshes, whole, rank());
+  if (own.halo == nullptr) {
+    own.halo = std::make_shared<Halo>(part_halo(runtime_, own.part, exchange_));
   }
-  return known.halo;
+  return own.halo;
 }
 
 Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphBatch& batch) {

@@ -66,20 +66,20 @@ class MeshParts {
   Tensor predict(const Model& model, const MeshView& mesh, const GraphBatch& whole);
 
  private:
-  struct Known {
+  struct CachedPart {
     std::vector<int64_t> meshes;  // numbers within the file
     int64_t number = 0;           // of the part
     Part part;
     std::shared_ptr<const Halo> halo;  // where there are ranks
   };
-  Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
+  CachedPart& cached(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
 
   Runtime& runtime_;
   PartMaker make_;
   Ranks* ranks_ = nullptr;
   std::shared_ptr<HaloExchange> exchange_;  // where there are ranks
   int64_t count_;
-  std::list<Known> known_;  // most recently used first
+  std::list<CachedPart> cached_;  // most recently used first
 };
 
 /// A model whose prediction is known: a task's loss then compares that.

@@ -32,7 +32,7 @@ struct RolloutOptions {
   RolloutBoundary boundary = RolloutBoundary::data;
 };
 
-/// A frame of a rollout. Behind the last frame of the data there is no truth: it is empty, and boundary
+/// A frame of a rollout. After the last frame of the data there is no truth: it is empty, and boundary
 /// values and the inputs that are not predicted are those of the data's last frame.
 struct RolloutFrame {
   int64_t t = 0;                    ///< frame of the trajectory, from 1

@@ -34,7 +34,7 @@ void add_penalty(Tape& tape, const std::optional<LossForm>& form, const Variable
 
 /// What a frame gives.
 struct Predicted {
-  Variable error;   ///< of the state behind it
+  Variable error;   ///< of the state after it
   Variable output;  ///< of the model, where it has a penalty
 };
 
@@ -85,7 +85,7 @@ class FrameRuns {
  private:
   static std::string name(int64_t frame) { return "frame." + std::to_string(frame); }
 
-  /// The state's error behind a frame from the one before it.
+  /// The state's error after a frame from the one before it.
   Predicted predict(Tape& tape, int64_t frame, const Variable& before) const {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
     const Span span(name(frame), "stage");

@@ -11,7 +11,7 @@
 // data's boundary. Noise is in the first input alone: what the first target does not correct of it
 // (train.gamma below 1, and the velocity's share with second changes) is not carried on.
 //
-// Tensors of the batch (batch_layout.h): "target" [nodes, outputs], "mask" u8 [nodes]; for the frames behind
+// Tensors of the batch (batch_layout.h): "target" [nodes, outputs], "mask" u8 [nodes]; for the frames after
 // the first "unroll.nodes" [(frames - 1) * unrolled_rows(nodes), node_inputs] and "unroll.target" likewise,
 // both from the data; "unroll.source" i32 [node_inputs], the output that an input follows, or -1; and
 // "unroll.ratio" [node_inputs], how much of a normalised input one normalised output is.
@@ -32,7 +32,7 @@ struct UnrolledFrames {
   std::optional<LossForm> penalty = {};  ///< how the predictions themselves do
 };
 
-/// Data of a frame behind the first.
+/// Data of a frame after the first.
 struct UnrolledFrame {
   Tensor nodes;   ///< [nodes, node_inputs]
   Tensor target;  ///< [nodes, outputs]

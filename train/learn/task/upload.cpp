@@ -28,7 +28,7 @@ StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes) {
 /// The device may still be copying.
 Uploader::~Uploader() {
   try {
-    for (const Piece& piece : pieces_) piece.copied.await();
+    for (const StagingBuffer& buffer : buffers_) buffer.copied.await();
   } catch (const Error&) {
     // A device that failed copies no more.
   }
@@ -36,22 +36,22 @@ Uploader::~Uploader() {
 
 StoragePtr Uploader::stage(int64_t bytes) {
   if (!runtime_.stream().on_gpu()) return device_batch_memory(runtime_, bytes);
-  Piece& piece = pieces_[next_];
-  next_ = (next_ + 1) % pieces_.size();
-  piece.copied.await();
-  if (piece.memory == nullptr || piece.memory->bytes() < bytes) {
-    piece.memory = nullptr;
-    piece.memory = pinned_memory(runtime_.device(), std::max(bytes, largest_));
+  StagingBuffer& buffer = buffers_[next_];
+  next_ = (next_ + 1) % buffers_.size();
+  buffer.copied.await();
+  if (buffer.memory == nullptr || buffer.memory->bytes() < bytes) {
+    buffer.memory = nullptr;
+    buffer.memory = pinned_memory(runtime_.device(), std::max(bytes, largest_));
   }
-  return piece.memory;
+  return buffer.memory;
 }
 
 StoragePtr Uploader::upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to) {
   if (!runtime_.stream().on_gpu()) return staged;
   const StoragePtr device = to != nullptr ? to : device_batch_memory(runtime_, bytes);
   copy(bytes_of(staged, bytes), bytes_of(device, bytes), runtime_.stream());
-  for (Piece& piece : pieces_) {
-    if (piece.memory == staged) piece.copied.record(runtime_.stream());
+  for (StagingBuffer& buffer : buffers_) {
+    if (buffer.memory == staged) buffer.copied.record(runtime_.stream());
   }
   return device;
 }

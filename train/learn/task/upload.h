@@ -10,10 +10,10 @@ namespace meshgrad {
 
 class Uploader {
  public:
-  /// At most `pieces` - 1 batches are staged and not yet uploaded. Each buffer is allocated with `largest`
+  /// At most `buffers` - 1 batches are staged and not yet uploaded. Each buffer is allocated with `largest`
   /// bytes at first, because reallocating pinned memory synchronises the device.
-  Uploader(Runtime& runtime, size_t pieces, int64_t largest)
-      : runtime_(runtime), largest_(largest), pieces_(pieces) {}
+  Uploader(Runtime& runtime, size_t buffers, int64_t largest)
+      : runtime_(runtime), largest_(largest), buffers_(buffers) {}
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
@@ -25,13 +25,13 @@ class Uploader {
   StoragePtr upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to = {});
 
  private:
-  struct Piece {
+  struct StagingBuffer {
     StoragePtr memory;
     Event copied;
   };
   Runtime& runtime_;
   int64_t largest_;
-  std::vector<Piece> pieces_;
+  std::vector<StagingBuffer> buffers_;
   size_t next_ = 0;
 };
 

@@ -33,8 +33,8 @@ std::vector<HealthCheck> examine_machine(const std::filesystem::path& folder);
 
 /// Seven checks of a run directory: how it ended, memory, training loss, validation, gradients, speed, and
 /// work that is done once; of a run with a gradient noise scale also its batch. Reads metrics.jsonl,
-/// config.resolved.toml and log.txt. Throws ConfigError for a folder without metrics.jsonl, DataError for
-/// files that cannot be read.
+/// config.resolved.toml and events.jsonl. Throws ConfigError for a folder without metrics.jsonl, DataError
+/// for files that cannot be read.
 std::vector<HealthCheck> examine_run(const std::filesystem::path& run);
 
 }  // namespace meshgrad

@@ -151,8 +151,8 @@ HealthCheck check_ranks() {
   check.found = "built in";
   if (!mpi_built()) {
     check.verdict = Verdict::note;
-    check.found = "not built in; torchrun or MASTER_ADDR connect ranks by TCP";
-    check.remedy = "scripts/setup --mpi and a new build, for mpirun and srun";
+    check.found = "not built in: this program trains in one process";
+    check.remedy = "scripts/setup and a new build, for mpirun and srun";
   }
   if (const std::optional<Launcher> launcher = found_launcher())
     check.found +=

@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/run_event.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/tools/extras/health.h>
@@ -17,7 +18,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <sstream>
 
 namespace meshgrad {
 namespace {
@@ -55,7 +55,8 @@ double median(std::vector<double> values) {
 struct RunFacts {
   Config config;
   std::vector<Row> rows;
-  std::string log;
+  std::vector<RunEvent> events;
+  bool has_events = false;  ///< whether there is an events.jsonl
   double last_step = 0.0;
   std::optional<double> checkpoint_step;  ///< of the checkpoint to resume from, if there is one
   std::string resume;                     ///< with these options
@@ -71,13 +72,11 @@ struct RunFacts {
     }
     return found;
   }
-  /// The last line of the log that contains a text; empty without one.
-  std::string line_with(std::string_view text) const {
-    std::istringstream lines(log);
-    std::string found;
-    for (std::string line; std::getline(lines, line);)
-      if (line.find(text) != std::string::npos) found = line;
-    return found;
+  /// The last event of a kind, or null.
+  const RunEvent* last_event(RunEventKind kind) const {
+    const auto found = std::find_if(events.rbegin(), events.rend(),
+                                    [&](const RunEvent& event) { return event.kind == kind; });
+    return found == events.rend() ? nullptr : &*found;
   }
 };
 
@@ -99,7 +98,8 @@ RunFacts facts_of(const std::filesystem::path& run) {
   facts.rows = read_metrics(run / "metrics.jsonl");
   const std::filesystem::path config = run / "config.resolved.toml";
   if (path_exists(config)) facts.config = parse_saved_config(read_file(config), config.string());
-  if (path_exists(run / "log.txt")) facts.log = read_file(run / "log.txt");
+  facts.has_events = path_exists(run / "events.jsonl");
+  if (facts.has_events) facts.events = read_events(run / "events.jsonl");
   for (const char* const name : {"last", "best"}) {
     if (facts.checkpoint_step) break;
     facts.checkpoint_step = step_of_checkpoint(run / "checkpoints" / fmt::format("{}.safetensors", name));
@@ -128,12 +128,14 @@ HealthCheck check_end(const RunFacts& run, bool running) {
                          : run.last_step >= static_cast<double>(train.steps);
   check.found = fmt::format("{:.0f} steps{}", run.last_step,
                             train.epochs == 0 ? fmt::format(" of {}", train.steps) : std::string());
-  const size_t error = run.log.rfind("error: ");
-  const size_t stopped = run.log.rfind("--resume continues");
-  const bool early = !run.line_with("ends early at step").empty();
-  const bool failed = error != std::string::npos && (stopped == std::string::npos || stopped < error) &&
-                      run.log.find("resumed ", error) == std::string::npos &&
-                      run.log.find("\nlearning rate ", error) == std::string::npos;
+  const RunEvent* const error = run.last_event(RunEventKind::error);
+  const RunEvent* const stopped = run.last_event(RunEventKind::stopped);
+  const auto after_error = [&](RunEventKind kind) {
+    const RunEvent* const event = run.last_event(kind);
+    return event != nullptr && event > error;
+  };
+  const bool failed = error != nullptr && !after_error(RunEventKind::stopped) &&
+                      !after_error(RunEventKind::resumed) && !after_error(RunEventKind::begins);
   const std::string again = run.checkpoint_step ? "meshgrad train CONFIG " + run.resume
                                                 : "meshgrad train CONFIG, from the beginning";
   const std::string kept =
@@ -144,20 +146,20 @@ HealthCheck check_end(const RunFacts& run, bool running) {
     check.found += "; a process trains here now";
   } else if (failed) {
     check.verdict = Verdict::bad;
-    check.found += "; " + run.log.substr(error, run.log.find('\n', error) - error);
+    check.found += "; " + error->text.substr(0, error->text.find('\n'));
     check.remedy = "do what the message says, then " + again;
-    if (run.log.find("has no room", error) != std::string::npos ||
-        run.log.find("out of memory", error) != std::string::npos)
+    if (error->field("error") == "out_of_memory")
       check.remedy =
           "meshgrad plan CONFIG names the largest batch that fits and what recomputation saves; then " +
           again;
     check.gain = kept;
-  } else if (!whole && early) {
+  } else if (!whole && run.last_event(RunEventKind::patience) != nullptr) {
     check.found += "; train.patience ended it";
   } else if (!whole) {
     check.verdict = Verdict::note;
-    check.found += stopped != std::string::npos ? "; stopped with a checkpoint"
-                                                : "; it ended without a word: killed, perhaps for memory";
+    check.found += stopped != nullptr ? "; stopped with a checkpoint"
+                   : run.has_events   ? "; it ended without a word: killed, perhaps for memory"
+                                      : "; how it ended is unknown, as it has no events.jsonl";
     check.remedy = again;
     check.gain = kept;
   }
@@ -388,21 +390,16 @@ HealthCheck check_speed(const RunFacts& run) {
   return check;
 }
 
-/// Captures, tuning and planning are done in the first epoch; what a run falls back from is in its log.
+/// Captures, tuning and planning are done in the first epoch; what a run falls back from is among its events.
 HealthCheck check_once(const RunFacts& run) {
   HealthCheck check{.name = "work done once"};
-  if (const std::string refused = run.line_with("cannot be captured"); !refused.empty()) {
+  if (const RunEvent* const event = run.last_event(RunEventKind::not_captured); event != nullptr) {
+    const bool cpu = event->field("reason") == "cpu";
     check.verdict = Verdict::note;
-    check.found = refused;
-    check.remedy = "remove what the line names, or set graphs = \"off\"";
-    check.gain = "one launch a step instead of one a kernel";
-    return check;
-  }
-  if (const std::string cpu = run.line_with("needs a GPU: kernels run one by one"); !cpu.empty()) {
-    check.verdict = Verdict::note;
-    check.found = cpu;
-    check.remedy = "set graphs = \"off\", or train on a GPU";
-    check.gain = "none on a CPU, which has no launches";
+    check.found = event->text;
+    check.remedy = cpu ? "set graphs = \"off\", or train on a GPU"
+                       : "remove what the line names, or set graphs = \"off\"";
+    check.gain = cpu ? "none on a CPU, which has no launches" : "one launch a step instead of one a kernel";
     return check;
   }
   const Series speed = run.series("steps_per_second");

@@ -11,12 +11,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <optional>
+#include <thread>
 
 namespace meshgrad::cli {
 namespace {
 
-constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher, or TCP, ends us when rank 0 dies
+constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher ends us when rank 0 dies
 
 }  // namespace
 
@@ -29,9 +29,8 @@ int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work
     return code;
   } catch (...) {
     const Failure failure = current_failure();
-    // What all ranks see, such as a missing file, is told once: by rank 0, which ends the others.
-    const std::chrono::seconds rank_0_first{ranks.first() ? 0 : 2};
-    if (const std::optional<int> code = ranks.ended_by_other(rank_0_first)) return *code;
+    // What all ranks see, such as a missing file, is told once: by rank 0, which ends the others meanwhile.
+    if (!ranks.first()) std::this_thread::sleep_for(std::chrono::seconds(2));
     print_error(fmt::format("rank {}: {}", ranks.rank(), failure.text), false);
     ranks.abort(failure.exit_code);
     return failure.exit_code;

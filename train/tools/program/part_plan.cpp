@@ -45,22 +45,22 @@ TrajectoryView largest_trajectory(const Dataset& dataset, const std::string& spl
 /// Counts what would be sent.
 class DryExchange final : public HaloExchange {
  public:
-  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor&) override {
+  std::unique_ptr<Request> forward(const Halo&, const Tensor& sent, const Tensor&) override {
     return start(sent);
   }
-  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor&) override {
+  std::unique_ptr<Request> backward(const Halo&, const Tensor& d_ghosts, const Tensor&) override {
     return start(d_ghosts);
   }
   int64_t bytes() const { return bytes_; }
 
  private:
   /// In flight, as it is between ranks: kernels then have the memory that they have there.
-  class DryFlight final : public Flight {
+  class DryRequest final : public Request {
     void wait() override {}
   };
-  std::unique_ptr<Flight> start(const Tensor& sent) {
+  std::unique_ptr<Request> start(const Tensor& sent) {
     bytes_ += sent.bytes();
-    return std::make_unique<DryFlight>();
+    return std::make_unique<DryRequest>();
   }
 
   int64_t bytes_ = 0;

@@ -2,6 +2,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/cpu_share.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
@@ -21,6 +22,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
@@ -131,40 +133,83 @@ void draw_losses(const std::filesystem::path& run) {
   write_line_chart(run / "loss.svg", series, {"Loss", "step", "loss of the normalised target"});
 }
 
-/// Messages go to stderr and, once the run's folder is locked, to log.txt in it; neither can end the run.
-class Notes {
- public:
-  Notes(const std::string& dir, bool quiet, Progress& progress)
-      : quiet_(quiet), progress_(progress), path_(std::filesystem::path(dir) / "log.txt") {}
-  /// Writes the fatal error to log.txt. Usage errors are not written: the folder may belong to another run.
-  void log_error(const Error& error) {
-    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::invalid_argument) return;
-    log(std::string("error: ") + error.what() + "\n");
+std::string_view name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid_argument:
+      return "invalid_argument";
+    case ErrorKind::config:
+      return "config";
+    case ErrorKind::data:
+      return "data";
+    case ErrorKind::out_of_memory:
+      return "out_of_memory";
+    case ErrorKind::device:
+      return "device";
+    case ErrorKind::ranks:
+      return "ranks";
+    case ErrorKind::internal:
+      return "internal";
   }
-  void operator()(const std::string& text) {
-    log(text + "\n");
+  return "internal";
+}
+
+/// After its last whole line: that of a process that died while it wrote is cut off.
+AppendFile opened_to_append(const std::filesystem::path& path) {
+  const std::string text = path_exists(path) ? read_file(path) : std::string();
+  return AppendFile(path, text.rfind('\n') + 1);
+}
+
+/// A run's events: lines on stderr and, once the run's folder is locked, in its events.jsonl and log.txt.
+/// Neither can end the run. Called from any thread.
+class Events {
+ public:
+  Events(const std::string& run, bool quiet, Progress& progress)
+      : quiet_(quiet), progress_(progress), run_(run) {}
+  /// The error that ends the run, which the caller prints. Usage errors are not written: the folder may
+  /// belong to another run.
+  void write_error(const Error& error) {
+    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::invalid_argument) return;
+    const std::lock_guard lock(mutex_);
+    write({.kind = RunEventKind::error,
+           .text = std::string("error: ") + error.what(),
+           .fields = {{"error", std::string(name_of(error.kind()))}},
+           .step = step_});
+  }
+  /// An event from outside of the trainer, which has no step, gets the latest.
+  void operator()(RunEvent event) {
+    const std::lock_guard lock(mutex_);
+    event.step = step_ = std::max(step_, event.step);
+    write(event);
     if (quiet_) return;
     progress_.interrupt();
-    print_note(text);
+    print_note(event.text);
+  }
+  void set_step(int64_t step) {
+    const std::lock_guard lock(mutex_);
+    step_ = step;
   }
 
-  /// From here on the folder is this run's: what was said before follows too.
+  /// From here on the folder is this run's: the events before follow too.
   void open() {
+    const std::lock_guard lock(mutex_);
     open_ = true;
-    if (!early_.empty()) log(std::exchange(early_, {}));
+    for (const RunEvent& event : std::exchange(early_, {})) write(event);
   }
 
  private:
-  void log(const std::string& line) {
+  void write(const RunEvent& event) {
     if (!open_) {
-      early_ += line;
+      early_.push_back(event);
       return;
     }
+    append(events_, "events.jsonl", event_line(event));
+    append(log_, "log.txt", event.text);
+  }
+  void append(std::optional<AppendFile>& file, const char* name, std::string line) {
+    line += '\n';
     try {
-      std::error_code none;
-      const std::uintmax_t bytes = std::filesystem::file_size(path_, none);
-      if (!file_) file_.emplace(path_, none ? 0 : bytes);
-      file_->append(std::as_bytes(std::span(line)));
+      if (!file) file = opened_to_append(run_ / name);
+      file->append(std::as_bytes(std::span(line)));
     } catch (const Error&) {
       // On a full disk: stderr has the line.
     }
@@ -172,16 +217,17 @@ class Notes {
 
   bool quiet_;
   Progress& progress_;
-  std::filesystem::path path_;
+  std::filesystem::path run_;
+  std::mutex mutex_;
+  int64_t step_ = 0;
   bool open_ = false;
-  std::string early_;
-  std::optional<AppendFile> file_;
+  std::vector<RunEvent> early_;
+  std::optional<AppendFile> events_, log_;
 };
 
 /// When the run has to stop for the job's end: train.stop_before_limit seconds before SLURM ends it. The
 /// latest time there is outside of SLURM, and in a job that has less time left from the start.
-std::chrono::system_clock::time_point stop_time(const Config& config,
-                                                const std::function<void(const std::string&)>& note) {
+std::chrono::system_clock::time_point stop_time(const Config& config, Events& events, bool tells) {
   using Clock = std::chrono::system_clock;
   const char* text = std::getenv("SLURM_JOB_END_TIME");
   const std::optional<double> end = text == nullptr ? std::nullopt : parse_number(text);
@@ -190,14 +236,22 @@ std::chrono::system_clock::time_point stop_time(const Config& config,
   const Clock::time_point stop{std::chrono::seconds(static_cast<int64_t>(*end) - margin)};
   const auto left = std::chrono::duration_cast<std::chrono::seconds>(stop - Clock::now()).count();
   if (left > 0) {
-    note(fmt::format("stops with a checkpoint in {}, {} s before the end of the SLURM job",
-                     duration_text(static_cast<double>(left)), margin));
+    if (tells) {
+      events({.kind = RunEventKind::time_limit,
+              .text = fmt::format("stops with a checkpoint in {}, {} s before the end of the SLURM job",
+                                  duration_text(static_cast<double>(left)), margin),
+              .fields = {{"seconds", int64_t{left}}}});
+    }
     return stop;
   }
-  note(
-      fmt::format("warning: the SLURM job ends in {} s, sooner than train.stop_before_limit = {} s; the run "
-                  "does not stop before it",
-                  left + margin, margin));
+  if (tells) {
+    events(
+        {.kind = RunEventKind::warning,
+         .text = fmt::format("warning: the SLURM job ends in {} s, sooner than train.stop_before_limit = {} "
+                             "s; the run does not stop before it",
+                             left + margin, margin),
+         .fields = {}});
+  }
   return Clock::time_point::max();
 }
 
@@ -235,13 +289,15 @@ std::vector<std::string> words_of(const TrainCommand& command) {
 
 /// Final work of rank 0.
 void report(const TrainCommand& command, const Config& config, const TrainResult& result,
-            double start_seconds, Notes& notes) {
+            double start_seconds, Events& events) {
   bool drawn = true;
   try {
     draw_losses(config.run.dir);
   } catch (const Error& error) {  // the checkpoint is written, and the exit code says so
     drawn = false;
-    notes(fmt::format("warning: no loss curve: {}", error.what()));
+    events({.kind = RunEventKind::warning,
+            .text = fmt::format("warning: no loss curve: {}", error.what()),
+            .fields = {}});
   }
   if (command.json) {
     print_result(to_json(result, config, start_seconds));
@@ -253,9 +309,15 @@ void report(const TrainCommand& command, const Config& config, const TrainResult
 int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Config& config, Ranks& ranks) {
   catch_stop_signals();  // after MPI, which has handlers of its own
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
-  Notes notes(config.run.dir, globals.quiet, progress);
+  Events events(config.run.dir, globals.quiet, progress);
   LogSink log;  // the ranks' kernels are the same
-  if (ranks.first()) log = [&](LogLevel level, std::string_view text) { notes(log_line(level, text)); };
+  if (ranks.first()) {
+    log = [&](LogLevel level, std::string_view text) {
+      events({.kind = level == LogLevel::warning ? RunEventKind::warning : RunEventKind::log,
+              .text = log_line(level, text),
+              .fields = {}});
+    };
+  }
   Runtime runtime = runtime_of(config, globals, ranks, std::move(log));
   TrainOptions options;
   options.resume = command.resume;
@@ -263,10 +325,9 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   options.checkpoint = command.checkpoint;
   options.trace_step = command.trace;
   options.ranks = &ranks;
-  options.observer.message = [&](const std::string& text) { notes(text); };
-  options.observer.opened = [&] { notes.open(); };
-  const auto stop_at = stop_time(
-      config, ranks.first() ? options.observer.message : [](const std::string&) {});
+  options.observer.event = [&](const RunEvent& event) { events(event); };
+  options.observer.opened = [&] { events.open(); };
+  const auto stop_at = stop_time(config, events, ranks.first());
   options.observer.stop = [stop_at] {
     return stop_requested() || std::chrono::system_clock::now() >= stop_at;
   };
@@ -274,6 +335,7 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   double start_seconds = 0.0;  // until the end of the first step; then until its start
   options.observer.progress = [&](const TrainObserver::Progress& p) {
     if (start_seconds == 0.0) start_seconds = seconds_of_process();
+    events.set_step(p.step);
     if (!globals.quiet) {
       progress.update({.step = p.step,
                        .total = p.steps,
@@ -287,13 +349,13 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
     try {
       return train(runtime, config, options);
     } catch (const Error& error) {
-      if (ranks.first()) notes.log_error(error);
+      if (ranks.first()) events.write_error(error);
       throw;
     }
   }();
   if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
-  if (ranks.first()) report(command, config, result, start_seconds, notes);
+  if (ranks.first()) report(command, config, result, start_seconds, events);
   return result.stopped ? kExitCheckpointed : kExitOk;
 }
 
