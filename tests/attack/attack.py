@@ -207,7 +207,7 @@ def changed_data(bench, folder, draw):
 
 
 def hostile_output(bench, folder, draw):
-    """convert -o FILE replaces nothing but a packed file."""
+    """convert -o FILE --force replaces nothing but a packed file."""
     kind = draw.choice(("device", "fifo", "link", "folder", "input", "text", "packed", "long"))
     target = folder / "target"
     source = folder / "train.npz"
@@ -232,7 +232,7 @@ def hostile_output(bench, folder, draw):
     elif kind == "long":
         target = folder / ("n" * 300)
     before = None if kind == "long" else (target.lstat().st_mode, target.read_bytes() if target.is_file() else b"")
-    done = bench.run(["convert", source, "-o", target, "--split", "1"])
+    done = bench.run(["convert", source, "-o", target, "--split", "1", "--force"])
     bench.check_outcome(done)
     if (done.returncode == 0) != (kind == "packed"):
         raise Finding(f"-o {kind}: exit code {done.returncode}")

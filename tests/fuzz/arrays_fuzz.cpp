@@ -56,12 +56,15 @@ NamedArray array_of(FuzzedDataProvider& in) {
 }
 
 void check_layout(const std::vector<std::string>& paths) {
-  const Hdf5Layout layout = hdf5_layout(paths);
-  if (layout.groups.empty()) __builtin_trap();
+  const GroupFacts facts{[](const std::string& path) { return std::vector<int64_t>(path.size() % 4, 2); },
+                         [](const std::string&) { return std::nullopt; }};
+  const Hdf5Layout layout = hdf5_layout(paths, {}, facts, "fuzz.h5");
+  if (layout.trajectories.empty()) __builtin_trap();
   const std::set<std::string> known(paths.begin(), paths.end());
-  for (const std::string& group : layout.groups)
-    for (const std::string& member : layout.members)
-      if (!known.contains(group + member)) __builtin_trap();
+  for (const std::vector<std::string>& groups : layout.trajectories)
+    for (const std::string& group : groups)
+      for (const std::string& member : layout.members)
+        if (!known.contains(group + member)) __builtin_trap();
   for (const std::string& path : layout.shared)
     if (!known.contains(path)) __builtin_trap();
   std::set<size_t> rows;
@@ -85,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<NamedArray> arrays;
   for (auto count = in.ConsumeIntegralInRange(0, 8); count > 0; --count) arrays.push_back(array_of(in));
   fuzz::expect_value_or_error([&] {
-    validate(trajectory_of_arrays(std::move(arrays), "fuzz", map, [](const std::string& text) {
+    validate(trajectory_of_arrays(std::move(arrays), "fuzz", {.map = map}, [](const std::string& text) {
       if (text.empty()) __builtin_trap();
     }));
   });

@@ -24,7 +24,8 @@ void read_all(const std::filesystem::path& path, bool sound) {
     if (text.empty()) __builtin_trap();
   };
   fuzz::expect_value_or_error([&] {
-    const auto source = sound ? open_hdf5_here(path, {}, {}, warn, [] {}) : open_hdf5(path, {}, {}, warn);
+    const auto source =
+        sound ? open_hdf5_here(path, {}, {}, warn, [](uint64_t) {}) : open_hdf5(path, {}, {}, warn);
     while (const auto trajectory = source->next()) validate(*trajectory);
   });
 }

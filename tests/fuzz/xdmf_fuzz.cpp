@@ -17,9 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     VtkTrajectory trajectory(reader.read(series.frames.front()), "fuzz", "", {});
     for (size_t i = 1; i < series.frames.size(); ++i) {
       const VtkGrid grid = reader.read(series.frames[i]);
-      if (trajectory.has_cells_of(grid)) trajectory.append(grid, "fuzz");
+      if (VtkGrid frame = grid; trajectory.take_cell_order(frame)) trajectory.append(frame, "fuzz");
     }
-    validate(trajectory.finish());
+    validate(trajectory.finish(false));
   });
   return 0;
 }

@@ -31,7 +31,7 @@ def resident(process):
 
 
 def peak(program, source, target):
-    words = [program, "--quiet", "convert", source, "-o", target]
+    words = [program, "--quiet", "convert", source, "-o", target, "--force"]
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     most = 0
     while True:

@@ -15,7 +15,7 @@ import vtu_readers_test
 
 
 def convert(program, source, target, *options):
-    done = subprocess.run([program, "convert", source, "-o", target, "--split", "1", "--json", *options],
+    done = subprocess.run([program, "convert", source, "-o", target, "--split", "1", "--json", "--force", *options],
                           capture_output=True, text=True)
     assert done.returncode == 0, f"{source}: {done.stderr}"
     return json.loads(done.stdout), done.stderr

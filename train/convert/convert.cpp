@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -19,9 +19,12 @@
 #include <meshgrad/train/convert/conversion_advice.h>
 #include <meshgrad/train/convert/convert_inputs.h>
 #include <meshgrad/train/convert/found_files.h>
+#include <meshgrad/train/convert/leak_finder.h>
 #include <meshgrad/train/convert/listed_edges.h>
+#include <meshgrad/train/convert/manifest.h>
 #include <meshgrad/train/convert/map_file.h>
 #include <meshgrad/train/convert/mesh_check.h>
+#include <meshgrad/train/convert/narrow_fields.h>
 #include <meshgrad/train/convert/outlier.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/convert/warning_list.h>
@@ -35,12 +38,18 @@ namespace {
 // Takes trajectories, checks them against the first, and writes and counts them.
 class Packer {
  public:
-  Packer(const ConvertOptions& options, std::string statistics_split, WarningList& warnings)
-      : options_(options), statistics_split_(std::move(statistics_split)), warnings_(warnings) {}
+  /// `whole` are fields that are not narrowed.
+  Packer(const ConvertOptions& options, std::string statistics_split, const std::set<std::string>& whole,
+         WarningList& warnings)
+      : options_(options),
+        statistics_split_(std::move(statistics_split)),
+        warnings_(warnings),
+        widths_(whole) {}
 
   void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts,
-           const std::vector<std::string>& files) {
+           const std::vector<std::string>& files, const std::vector<int64_t>& lists) {
     files_ = files;
+    lists_ = lists;
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
     // Errors name the whole path; the packed file keeps the path within the input.
@@ -59,19 +68,19 @@ class Packer {
   /// What is known before the end: counts, fields, and which array was read as what.
   const ConvertReport& so_far() const { return report_; }
 
-  ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
+  ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source,
+                       const std::string& input) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
-    if (leaks_ > 1) leak_ += fmt::format(" (and {} more like it)", leaks_ - 1);
     std::vector<std::string> known = warnings_.texts();
     std::erase_if(known, [](const std::string& warning) { return !lasts_in_packed_file(warning); });
     for (std::string& warning : known)
       if (warning.starts_with('[' + folder_)) warning.erase(1, folder_.size());
     std::vector<std::string> lasting = outliers_.texts();
-    if (leaks_ > 0) lasting.push_back(leak_);
+    if (const std::string leak = leaks_.text(); !leak.empty()) lasting.push_back(leak);
     for (const std::string& warning : lasting) warnings_.add(warning);
     lasting.insert(lasting.end(), known.begin(), known.end());
     const PackedFileWriter::Summary summary =
-        writer_->finish(split_order, statistics_, statistics_split_, source, lasting, report_.map);
+        writer_->finish(split_order, statistics_, statistics_split_, source, lasting, report_.map, input);
     report_.meshes = summary.meshes;
     report_.output_bytes = summary.bytes;
     report_.splits = summary.splits;
@@ -84,6 +93,7 @@ class Packer {
 
  private:
   void prepare(RawTrajectory& t) {
+    widths_.narrow(t);
     if (options_.dt != 0) t.dt = options_.dt;
     check_dt(t);
     for (RawField& field : t.fields)
@@ -176,7 +186,11 @@ class Packer {
     if (writer_ == nullptr) first_name_ = t.name;
     constexpr double kRounding = 1e-6;  // of a dt in f32
     if (writer_ == nullptr || std::abs(t.dt - report_.dt) <= kRounding * report_.dt) return;
-    throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), text(t.dt),
+    const std::string got = t.dt != 0            ? text(t.dt)
+                            : t.times.size() > 1 ? std::string("times that are not evenly spaced")
+                            : t.frames == 1      ? std::string("one frame, which has no dt")
+                                                 : text(0);
+    throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), got,
                      "convert data of one dt together; --dt S sets it for all");
   }
 
@@ -197,8 +211,8 @@ class Packer {
     report_.directed = first.directed;
     report_.dt = first.dt;
     writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields, first.directed);
-    const std::vector<std::string> notes = graph_notes(first);
-    report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
+    for (const auto& notes : {graph_notes(first), widths_.notes(first.name)})
+      report_.notes.insert(report_.notes.end(), notes.begin(), notes.end());
   }
 
   void check_units(const RawTrajectory& first) const {
@@ -336,12 +350,14 @@ class Packer {
   }
 
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
-    PackedFileWriter::Trajectory packed{t.name, split, mesh, t.frames, t.first_frame, t.dt, {}, files_};
+    PackedFileWriter::Trajectory packed{t.name, split,  mesh,   t.frames, t.first_frame, t.dt,
+                                        {},     files_, lists_, t.record, t.times};
+    report_.read.push_back({t.name, split, t.frames, t.dt, t.times, files_});
     for (const RawField& field : t.fields) {
       std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
     }
     writer_->add_trajectory(packed);
-    look_for_leak(packed);
+    leaks_.add(packed);
     look_for_outliers(t, mesh);
     if (split == statistics_split_) count(t, mesh);
     split_frames_[split] += t.frames;
@@ -363,22 +379,6 @@ class Packer {
       const auto at = static_cast<size_t>(type);
       if (at >= report_.node_types.size()) report_.node_types.resize(at + 1, 0);
       ++report_.node_types[at];
-    }
-  }
-
-  // A trajectory with the content of one in another split: a model is tested with what it was trained on.
-  void look_for_leak(const PackedFileWriter::Trajectory& t) {
-    XXH128_hash_t hash = XXH3_128bits(&t.mesh, sizeof t.mesh);
-    for (const FieldData& field : t.fields) {
-      const XXH128_hash_t next = XXH3_128bits_withSeed(field.bytes.data(), field.bytes.size(), hash.low64);
-      hash = {next.low64, next.high64 ^ (hash.high64 * 3)};
-    }
-    const auto [known, added] = contents_.try_emplace({hash.low64, hash.high64}, Origin{t.name, t.split});
-    if (added || known->second.split == t.split) return;
-    if (leaks_++ == 0) {
-      leak_ = fmt::format(
-          "[{}] in split {}: mesh and fields are those of {} in split {}, so errors there say little", t.name,
-          t.split, known->second.name, known->second.split);
     }
   }
 
@@ -416,16 +416,13 @@ class Packer {
   const std::string folder_ = (folder_of(options_.input) / "").string();
   std::string statistics_split_;
   WarningList& warnings_;
-  struct Origin {
-    std::string name, split;
-  };
-  std::map<std::pair<uint64_t, uint64_t>, Origin> contents_;  // by a hash of mesh and fields
-  int64_t leaks_ = 0;
-  std::string leak_;  // the first
+  FieldWidths widths_;
+  LeakFinder leaks_;
   WarningList outliers_;
   std::optional<bool> quads_;       // whether cells of 4 nodes in 3-D are quads, by the first mesh
   std::string displacement_;        // the field of displacements, or empty
   std::vector<std::string> files_;  // of the trajectory that is packed
+  std::vector<int64_t> lists_;      // how many of them each list has
   std::string first_name_;          // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
@@ -434,14 +431,16 @@ class Packer {
   ConvertReport report_;
 };
 
-ConvertReport pack(const ConvertOptions& options) {
+ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>& manifest,
+                   const std::set<std::string>& whole) {
   MapFile map_file(options);
   WarningList warnings;
   const WarningCallback warn = [&](const std::string& text) { warnings.add(text); };
-  Inputs inputs = open_inputs(options, warn);
+  Inputs inputs = open_inputs(options, manifest, warn);
+  const std::string input = hash_of_input(options, manifest, inputs);
   const SplitPlan plan(options, inputs, warn);
   const std::string split_note = plan.note(options, inputs);
-  Packer packer(options, plan.statistics_split(), warnings);
+  Packer packer(options, plan.statistics_split(), whole, warnings);
   ConvertProgress progress{0, inputs.records, 0, inputs.bytes};
   int64_t first_record = 0;
   for (InputFile& file : inputs.files) {
@@ -449,8 +448,9 @@ ConvertReport pack(const ConvertOptions& options) {
     for (const auto& path : file.files) names.push_back(name_within(options.input, path));
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
-      const std::vector<SplitPart> parts = plan.parts(file, record, trajectory->frames);
-      if (!parts.empty()) packer.add(*trajectory, parts, names);
+      const std::vector<SplitPart> parts =
+          plan.parts(file, record, trajectory->frames, trajectory->first_frame);
+      if (!parts.empty()) packer.add(*trajectory, parts, names, file.lists);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;
@@ -462,11 +462,12 @@ ConvertReport pack(const ConvertOptions& options) {
     first_record += file.source->records();
     file.source.reset();
   }
+  check_no_steps(options, inputs, packer.so_far());
   map_file.write(packer.so_far().map);
   const std::string doubt = plan.doubt(options, inputs, packer.so_far());
   if (!doubt.empty()) warnings.add(doubt);
   ConvertReport report =
-      packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format));
+      packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format), input);
   report.format = inputs.format;
   report.notes.insert(report.notes.end(), inputs.notes.begin(), inputs.notes.end());
   report.input_bytes = inputs.bytes;
@@ -475,11 +476,23 @@ ConvertReport pack(const ConvertOptions& options) {
   return report;
 }
 
+/// From the beginning where a later trajectory has more in a field than the first ones, which were narrowed.
+ConvertReport pack_again(ConvertOptions options) {
+  const std::optional<Manifest> manifest = take_manifest(options);
+  for (std::set<std::string> whole;;) {
+    try {
+      return pack(options, manifest, whole);
+    } catch (const WiderField& field) {
+      check_internal(whole.insert(field.name).second, "a field that stays as it is was narrowed");
+    }
+  }
+}
+
 }  // namespace
 
 ConvertReport convert(const ConvertOptions& options) {
   return with_host_memory_named(options.input, true, "for a trajectory and its index",
-                                [&] { return pack(options); });
+                                [&] { return pack_again(options); });
 }
 
 }  // namespace meshgrad

@@ -25,7 +25,7 @@ struct ConvertProgress {
 };
 
 struct ConvertOptions {
-  std::filesystem::path input;  ///< a folder or a file
+  std::filesystem::path input;  ///< a folder, a file, or a manifest of some
   std::filesystem::path output;
   std::string format = "auto";  ///< "auto", or one of format_names()
   /// Fractions of train, valid and test. Empty: the splits that the names of several files or their folders
@@ -43,7 +43,11 @@ struct ConvertOptions {
   /// Where to write the map of the first trajectory, given or guessed, as text (array_map.h). A map that is
   /// there is replaced, another file is refused.
   std::filesystem::path save_map;
-  double dt = 0;                             ///< seconds between frames; 0: as in the file
+  /// The axes of an array of NPZ or HDF5 whose shape has two readings: "components,nodes".
+  std::map<std::string, std::string> axes;
+  std::optional<int>
+      first_node;  ///< the number of the first node in arrays of cells, edges and facets: 0 or 1
+  double dt = 0;   ///< seconds between frames; 0: as in the file
   std::map<std::string, std::string> units;  ///< field -> unit
   /// What the cells are. Empty: what their size says; 4 nodes in 3-D are a quad or a tetrahedron by the
   /// shape of the first mesh (are_quads_in_space in mesh_check.h).
@@ -58,10 +62,21 @@ struct ConvertOptions {
   /// for which the two differ is an error.
   std::optional<bool> directed;
   std::string node_types;  ///< the array of node types; empty: "node_type", if there is one
-  /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
-  /// true: a trajectory each.
+  /// Which number in the names of VTK files, or of groups of HDF5, counts frames: "run_{case}_{frame}.vtu"
+  /// (series_names.h). Empty: the one that changes, if only one can be meant.
+  std::string series;
+  /// Numbered files of VTK and groups of HDF5 are a trajectory each, and no frames of one.
   bool separate_frames = false;
   std::function<void(const ConvertProgress&)> progress;  ///< called after every record
+};
+
+/// A trajectory, or a part of one, and what it was read from.
+struct ReadTrajectory {
+  std::string name, split;
+  int64_t frames = 0;
+  double dt = 0;                   ///< 0: unknown
+  std::vector<double> times;       ///< seconds; empty: unknown
+  std::vector<std::string> files;  ///< below the input's folder
 };
 
 struct ConvertReport {
@@ -83,6 +98,7 @@ struct ConvertReport {
   std::vector<SplitInfo> splits;
   std::vector<int64_t> split_frames;  ///< in the order of splits
   std::string statistics_split;
+  std::vector<ReadTrajectory> read;  ///< as they were packed, of each split in its order of `splits`
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;
   std::vector<std::string> warnings;  ///< what was repaired or assumed; like ones are counted, not repeated
@@ -94,7 +110,17 @@ std::vector<std::string> format_names();
 
 /// Reads one trajectory at a time; memory does not grow with the data. The output appears when all is well,
 /// or not at all. Throws DataError for bad data (naming file, record and field), ConfigError for bad options.
+/// `input` may also be a manifest, as write_manifest writes it: a text that says which frames of which files
+/// are a trajectory, and in which split.
 ConvertReport convert(const ConvertOptions& options);
+
+/// Whether `output` is a packed file that convert() would make again: with these options, of files with the
+/// names and contents that it was made of. Reads all files once, unless it was made otherwise.
+bool is_up_to_date(const ConvertOptions& options);
+
+/// Writes what `output` was read from as a text that convert() reads. Throws DataError where `target` is
+/// there and is no manifest, and unless `replace` also where it says something else.
+void write_manifest(const ConvertOptions& options, const std::filesystem::path& target, bool replace);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -14,6 +14,7 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert_inputs.h>
 #include <meshgrad/train/convert/found_files.h>
+#include <meshgrad/train/convert/series_names.h>
 #include <meshgrad/train/convert/sources/deepmind_source.h>
 #include <meshgrad/train/convert/sources/hdf5_source.h>
 #include <meshgrad/train/convert/sources/joined_source.h>
@@ -33,15 +34,15 @@ const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
 struct DataFormat {
   std::string_view name;
-  std::array<std::string_view, 6> extensions;  ///< later ones may be empty
+  std::array<std::string_view, 9> extensions;  ///< later ones may be empty
   std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
                                             const WarningCallback& warn);
 };
 
-ArrayMap map_with_types(const ConvertOptions& options) {
-  ArrayMap map = options.map;
-  if (!options.node_types.empty()) map["types"] = options.node_types;
-  return map;
+ArrayOptions array_options(const ConvertOptions& options) {
+  ArrayOptions arrays{options.map, options.axes, options.first_node, options.series, options.separate_frames};
+  if (!options.node_types.empty()) arrays.map["types"] = options.node_types;
+  return arrays;
 }
 
 // A format is a row here.
@@ -54,15 +55,15 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
     {"npz",
      {".npz"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_npz(file.path, map_with_types(options), warn);
+       return open_npz(file.path, array_options(options), warn);
      }},
     {"hdf5",
      {".h5", ".hdf5"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_hdf5(file.path, options.fields, map_with_types(options), warn);
+       return open_hdf5(file.path, options.fields, array_options(options), warn);
      }},
     {"vtk",
-     {".vtu", ".vtp", ".vtk", ".vtm", ".pvd", ".series"},
+     {".vtu", ".vtp", ".vtk", ".vtm", ".pvtu", ".pvtp", ".vtpd", ".pvd", ".series"},
      [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
        std::vector<std::unique_ptr<TrajectorySource>> sources;
        sources.push_back(open_vtk(file.frames, file.node_types, warn));
@@ -167,7 +168,9 @@ void check_fractions(const std::vector<double>& fractions) {
                      fmt::format("{}", fmt::join(fractions, ",")), "for example 0.8,0.1,0.1");
 }
 
-std::vector<std::string> listed_splits(const ConvertOptions& options, const std::vector<InputFile>& files) {
+using ListedParts = std::vector<std::vector<SplitPart>>;
+
+ListedParts listed_parts(const ConvertOptions& options, const std::vector<InputFile>& files) {
   if (options.split_list.empty()) return {};
   if (!options.split.empty() || options.split_by != SplitBy::automatic) {
     throw config_error("split-list", "one way to divide the data", "--split or --by beside --split-list",
@@ -176,7 +179,34 @@ std::vector<std::string> listed_splits(const ConvertOptions& options, const std:
   std::vector<ListableFile> listable;
   for (const InputFile& file : files)
     listable.push_back({name_within(options.input, file.path), file.source->records()});
-  return splits_of_list(options.split_list, listable);
+  ListedParts parts;
+  for (const std::string& split : splits_of_list(options.split_list, listable)) {
+    parts.emplace_back();
+    if (!split.empty()) parts.back().push_back({split, 0, -1});
+  }
+  return parts;
+}
+
+/// Those of a manifest, unless other splits are asked for.
+ListedParts listed_parts(const ConvertOptions& options, const Manifest& manifest,
+                         const std::vector<InputFile>& files) {
+  if (!options.split.empty() || options.split_by != SplitBy::automatic || !options.split_list.empty())
+    return listed_parts(options, files);
+  ListedParts parts;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const size_t first = parts.size();
+    const int64_t records = files[i].source->records();
+    parts.resize(first + static_cast<size_t>(records));
+    for (const ListedPart& part : manifest.files[i].parts) {
+      if (part.record >= records) {
+        throw data_error(files[i].path.string(),
+                         fmt::format("trajectory {}, as the manifest says", part.record),
+                         fmt::format("{} trajectories", records), "correct the manifest, or write it again");
+      }
+      parts[first + static_cast<size_t>(part.record)].push_back({part.split, part.first, part.count});
+    }
+  }
+  return parts;
 }
 
 }  // namespace
@@ -187,10 +217,16 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
-  std::vector<FoundFile> found = find_files(
-      options.input, !options.split_list.empty(),
-      [](const fs::path& path) { return format_of(path) != nullptr; }, warn);
+Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>& manifest,
+                   const WarningCallback& warn) {
+  std::vector<FoundFile> found;
+  if (manifest) {
+    for (const ListedFile& listed : manifest->files) found.push_back(listed.file);
+  } else {
+    found = find_files(
+        options.input, !options.split_list.empty(),
+        [](const fs::path& path) { return format_of(path) != nullptr; }, warn);
+  }
   if (options.format == "auto" || options.format == "xdmf") drop_parts_of_xdmf(found);
   const DataFormat& format = choose_format(options, found);
   if (!options.fields.empty() && format.name != "hdf5") {
@@ -201,6 +237,11 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   if (format.name != "npz" && format.name != "hdf5" && (!options.map.empty() || !options.save_map.empty())) {
     const char* option = options.map.empty() ? "save-map" : "map";
     throw config_error(option, "NPZ or HDF5 files, whose arrays it names", format.name,
+                       fmt::format("leave --{} out", option));
+  }
+  if (format.name != "npz" && format.name != "hdf5" && (!options.axes.empty() || options.first_node)) {
+    const char* option = options.axes.empty() ? "first-node" : "axes";
+    throw config_error(option, "NPZ or HDF5 files, whose arrays it describes", format.name,
                        fmt::format("leave --{} out", option));
   }
   if (!options.node_types.empty() && format.name == "deepmind") {
@@ -216,21 +257,25 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
-  if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
+  if (format.name == "vtk" && !manifest) found = vtk_series(found, options, inputs.notes, warn);
   for (const FoundFile& one : found) {
-    InputFile file{one.path, one.split, format.open(one, options, warn), {}};
+    InputFile file{one.path, one.split, format.open(one, options, warn), {}, {}};
     inputs.records += file.source->records();
     if (one.frames.empty()) file.files.push_back(one.path);
-    for (const VtkFrame& frame : one.frames) file.files.push_back(frame.path);
+    const auto add_list = [&](const FoundFile& list) {
+      if (!list.frames.empty()) file.lists.push_back(std::ssize(list.frames));
+      for (const VtkFrame& frame : list.frames) file.files.push_back(frame.path);
+    };
+    add_list(one);
+    for (const FoundFile& more : one.more) add_list(more);
     file.files.insert(file.files.end(), one.parts.begin(), one.parts.end());
-    for (const FoundFile& more : one.more)
-      for (const VtkFrame& frame : more.frames) file.files.push_back(frame.path);
     for (const fs::path& path : file.files) inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
-  inputs.listed_splits = listed_splits(options, inputs.files);
-  if (!inputs.listed_splits.empty()) return inputs;
+  inputs.listed_parts =
+      manifest ? listed_parts(options, *manifest, inputs.files) : listed_parts(options, inputs.files);
+  if (!inputs.listed_parts.empty()) return inputs;
   const bool asked = !options.split.empty() || options.split_by == SplitBy::time;
   // A lone file is divided, unless its folder holds it for another split than train.
   std::error_code none;
@@ -253,6 +298,23 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   return inputs;
 }
 
+void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read) {
+  const bool arrays = inputs.format == "npz" || inputs.format == "hdf5";
+  if (!arrays || options.separate_frames || read.frames > read.trajectories || inputs.files.size() < 2)
+    return;
+  std::vector<std::string> names;
+  for (const InputFile& file : inputs.files) names.push_back(file.path.string());
+  for (const SeriesFamily& family : families_of(names)) {
+    const auto steps = std::ranges::find_if(family.readings, &SeriesReading::frames_named_by_step);
+    if (steps == family.readings.end()) continue;
+    throw data_error(names[family.members.front()], "files of whole simulations",
+                     fmt::format("{} files of one frame, {}: the steps of a simulation, or as many solutions",
+                                 family.members.size(), fs::path(steps->pattern).filename().string()),
+                     "--separate for a trajectory each; for one simulation save its frames in one file, as "
+                     "[frames, nodes, components]");
+  }
+}
+
 std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& fractions, int64_t minimum) {
   const auto wanted = std::count_if(fractions.begin(), fractions.end(), [](double f) { return f > 0; });
   const int64_t least = total >= wanted * minimum ? minimum : std::min<int64_t>(1, minimum);
@@ -271,16 +333,17 @@ std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& frac
 }
 
 SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const WarningCallback& warn)
-    : listed_splits_(inputs.listed_splits), from_files_(inputs.splits_from_files) {
+    : listed_parts_(inputs.listed_parts), from_files_(inputs.splits_from_files) {
   fractions_ = options.split.empty() ? std::vector<double>{0.8, 0.1, 0.1} : options.split;
   check_fractions(fractions_);
   for (size_t i = 0; i < kSplitNames.size(); ++i) {
     const bool in_files = std::any_of(inputs.files.begin(), inputs.files.end(),
                                       [&](const InputFile& file) { return file.split == kSplitNames[i]; });
-    const bool in_list =
-        std::find(listed_splits_.begin(), listed_splits_.end(), kSplitNames[i]) != listed_splits_.end();
+    const bool in_list = std::ranges::any_of(listed_parts_, [&](const std::vector<SplitPart>& parts) {
+      return std::ranges::find(parts, kSplitNames[i], &SplitPart::split) != parts.end();
+    });
     const bool by_fraction = i < fractions_.size() && fractions_[i] > 0;
-    if (!listed_splits_.empty() ? in_list : (from_files_ ? in_files : by_fraction))
+    if (!listed_parts_.empty() ? in_list : (from_files_ ? in_files : by_fraction))
       names_.push_back(kSplitNames[i]);
   }
   statistics_split_ = names_.front();
@@ -288,7 +351,7 @@ SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const 
     warn(fmt::format("[{}] there is no train split: statistics were taken from {}", options.input.string(),
                      statistics_split_));
   }
-  if (from_files_ || !listed_splits_.empty()) return;
+  if (from_files_ || !listed_parts_.empty()) return;
   enough_ = inputs.records >= static_cast<int64_t>(names_.size());
   by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough_);
   record_counts_ = whole_shares(inputs.records, fractions_, 1);
@@ -306,16 +369,16 @@ std::string SplitPlan::doubt(const ConvertOptions& options, const Inputs& inputs
 }
 
 std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs) const {
-  if (from_files_ || by_time_ || !options.split.empty() || !listed_splits_.empty()) return "";
+  if (from_files_ || by_time_ || !options.split.empty() || !listed_parts_.empty()) return "";
   std::map<std::string, std::vector<std::string>> members;
   int64_t record = 0;
   for (const InputFile& file : inputs.files) {
     const int64_t end = record + file.source->records();
     const std::string name = name_within(options.input, file.path);
     for (int64_t first = record; record < end;) {
-      const std::string split = parts(file, record, 1).front().split;
+      const std::string split = parts(file, record, 1, 0).front().split;
       ++record;
-      if (record < end && parts(file, record, 1).front().split == split) continue;
+      if (record < end && parts(file, record, 1, 0).front().split == split) continue;
       members[split].push_back(file.source->records() == 1
                                    ? name
                                    : fmt::format("{} records {} to {}", name,
@@ -333,10 +396,16 @@ std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs)
       options.input.string(), text);
 }
 
-std::vector<SplitPart> SplitPlan::parts(const InputFile& file, int64_t record, int64_t frames) const {
-  if (!listed_splits_.empty()) {
-    const std::string& split = listed_splits_[static_cast<size_t>(record)];
-    return split.empty() ? std::vector<SplitPart>{} : std::vector<SplitPart>{{split, 0, frames}};
+std::vector<SplitPart> SplitPlan::parts(const InputFile& file, int64_t record, int64_t frames,
+                                        int64_t first_frame) const {
+  if (!listed_parts_.empty()) {
+    std::vector<SplitPart> found;
+    for (const SplitPart& part : listed_parts_[static_cast<size_t>(record)]) {
+      const int64_t begin = std::max<int64_t>(part.first - first_frame, 0);
+      const int64_t end = part.count < 0 ? frames : std::min(part.first + part.count - first_frame, frames);
+      if (begin < end) found.push_back({part.split, begin, end - begin});
+    }
+    return found;
   }
   if (from_files_) return {{file.split, 0, frames}};
   std::vector<SplitPart> parts;

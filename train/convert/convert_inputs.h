@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <meshgrad/train/convert/convert.h>
+#include <meshgrad/train/convert/manifest.h>
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 
 namespace meshgrad {
@@ -18,22 +20,8 @@ struct InputFile {
       split;  ///< "train", "valid", "test" from its folder's or its own name; empty when they say none
   std::unique_ptr<TrajectorySource> source;
   std::vector<std::filesystem::path> files;  ///< all that are read
+  std::vector<int64_t> lists;                ///< of VTK: how many of these are the frames of each list
 };
-
-struct Inputs {
-  std::string format;  ///< one of format_names()
-  std::vector<InputFile> files;
-  std::vector<std::string> notes;  ///< what was decided where nothing said it
-  bool splits_from_files = false;
-  std::vector<std::string> listed_splits;  ///< of each record, as a list says; empty without a list
-  int64_t records = 0;
-  uint64_t bytes = 0;
-};
-
-/// Finds and opens the files: one, or those of a folder and of its folders of splits (split_names.h), sorted
-/// by path; with a list of splits, those of all folders in it. Throws ConfigError or DataError when there is
-/// nothing to read, when only some names say a split, and for options that the format has no use for.
-Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn);
 
 /// One range of frames of a trajectory and the split it goes to.
 struct SplitPart {
@@ -42,15 +30,39 @@ struct SplitPart {
   int64_t count = 0;
 };
 
+struct Inputs {
+  std::string format;  ///< one of format_names()
+  std::vector<InputFile> files;
+  std::vector<std::string> notes;  ///< what was decided where nothing said it
+  bool splits_from_files = false;
+  /// Of each record, as a list of splits or a manifest says; empty without one. A count of -1 is all frames.
+  std::vector<std::vector<SplitPart>> listed_parts;
+  int64_t records = 0;
+  uint64_t bytes = 0;
+};
+
+/// Finds and opens the files: one, or those of a folder and of its folders of splits (split_names.h), sorted
+/// by path; with a list of splits, those of all folders in it. Throws ConfigError or DataError when there is
+/// nothing to read, when only some names say a split, and for options that the format has no use for.
+///
+/// With a manifest, the files are those that it lists.
+Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>& manifest,
+                   const WarningCallback& warn);
+
+/// Throws DataError where files of arrays have one frame each and names that say that they are steps: one
+/// simulation, or as many solutions.
+void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read);
+
 /// Where each record goes, once the number of records is known.
 class SplitPlan {
  public:
   /// Throws ConfigError when the fractions are not 1 to 3 numbers that add up to 1.
   SplitPlan(const ConvertOptions& options, const Inputs& inputs, const WarningCallback& warn);
 
-  /// The parts of record `record` (counted over all files) of a file, for a trajectory of so many frames;
-  /// none for one that a list leaves out.
-  std::vector<SplitPart> parts(const InputFile& file, int64_t record, int64_t frames) const;
+  /// The parts of record `record` (counted over all files) of a file, for a trajectory of so many frames, the
+  /// first of which is that of the record; none for one that a list leaves out.
+  std::vector<SplitPart> parts(const InputFile& file, int64_t record, int64_t frames,
+                               int64_t first_frame) const;
   /// Which trajectories go where, when neither names nor options said it; else empty.
   std::string note(const ConvertOptions& options, const Inputs& inputs) const;
   /// What is doubtful about the division of what was read; empty: nothing.
@@ -64,7 +76,7 @@ class SplitPlan {
   std::vector<std::string> names_;
   std::vector<double> fractions_;
   std::vector<int64_t> record_counts_;
-  std::vector<std::string> listed_splits_;
+  std::vector<std::vector<SplitPart>> listed_parts_;
   bool from_files_ = false;
   bool by_time_ = false;
   bool enough_ = true;  ///< trajectories for all splits

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/file_series.h>
 #include <meshgrad/train/convert/sources/joined_source.h>
+#include <meshgrad/train/convert/split_names.h>
 #include <meshgrad/train/convert/vtk_series.h>
 
 namespace meshgrad {
@@ -77,43 +80,59 @@ std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOpt
   return joined;
 }
 
+/// The files of a trajectory's pieces are its, too.
+void add_pieces(FoundFile& file) {
+  for (const VtkFrame& frame : file.frames)
+    if (is_list_of_pieces(frame.path))
+      std::ranges::move(pieces_of_file(frame.path), std::back_inserter(file.parts));
+}
+
 }  // namespace
 
 std::vector<FoundFile> vtk_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
-                                  std::vector<std::string>& notes) {
+                                  std::vector<std::string>& notes, const WarningCallback& warn) {
   std::vector<FoundFile> series;
-  std::set<fs::path> listed;
+  std::set<fs::path> listed, with_list;
   std::map<fs::path, std::string> splits;
+  const auto take = [&](const fs::path& path) { listed.insert(fs::weakly_canonical(path)); };
   for (const FoundFile& file : found) {
     splits[file.path] = file.split;
+    if (is_list_of_pieces(file.path)) std::ranges::for_each(pieces_of_file(file.path), take);
     if (!is_frame_list(file.path)) continue;
     series.push_back({file.path, file.split, frames_of_list(file.path), {}, options.node_types});
+    with_list.insert(file.path.parent_path());
     for (VtkFrame& frame : series.back().frames) {
-      listed.insert(fs::weakly_canonical(frame.path));
+      take(frame.path);
+      with_list.insert(frame.path.parent_path());
       frame.path = file_with_mesh(frame.path);
     }
+    add_pieces(series.back());
   }
   series = join_lists(std::move(series), options, notes);
   std::vector<fs::path> others;
-  std::string note;
-  size_t numbered = 0;
-  for (const FoundFile& file : found)
-    if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
+  std::vector<std::string> beside_lists;
+  for (const FoundFile& file : found) {
+    if (is_frame_list(file.path) || listed.contains(fs::weakly_canonical(file.path))) continue;
+    if (with_list.contains(file.path.parent_path())) {
+      beside_lists.push_back(name_within(options.input, file.path));
+    } else {
       others.push_back(file.path);
-  for (std::vector<VtkFrame>& frames : group_frames(
-           others, options.separate_frames, [&](const std::string& moved) { notes.push_back(moved); })) {
-    const fs::path first = frames.front().path;
-    if (frames.size() > 1 && numbered++ == 0) {
-      note = fmt::format(
-          "[{}] and {} more files were read as frames of one trajectory, since their names end "
-          "in numbers and the mesh is the same; --separate changes it",
-          first.string(), frames.size() - 1);
     }
+  }
+  if (!beside_lists.empty()) {
+    warn(fmt::format("[{}] left out {}, which no list of frames in the folder names: {}",
+                     options.input.string(),
+                     beside_lists.size() == 1 ? "1 file" : fmt::format("{} files", beside_lists.size()),
+                     abridged(beside_lists)));
+  }
+  for (std::vector<VtkFrame>& frames :
+       series_of_files(others, options.series, options.separate_frames,
+                       [&](const std::string& text) { notes.push_back(text); })) {
+    const fs::path first = frames.front().path;
     for (VtkFrame& frame : frames) frame.path = file_with_mesh(frame.path);
     series.push_back({first, splits[first], std::move(frames), {}, options.node_types});
+    add_pieces(series.back());
   }
-  if (numbered > 1) note += fmt::format(" (and {} more series)", numbered - 1);
-  if (numbered > 0) notes.push_back(note);
   std::sort(series.begin(), series.end(),
             [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
   return series;

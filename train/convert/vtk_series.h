@@ -10,9 +10,10 @@
 namespace meshgrad {
 
 /// The trajectories in files of VTK, sorted by path, each with its frames: the lists of frames, joined where
-/// those of a folder are fields of one mesh; and the other files, numbered ones as frames. `notes` gets what
-/// was decided. Throws DataError for lists that cannot be read.
+/// those of a folder are fields of one mesh; and the files of folders without a list, numbered ones as frames
+/// (file_series.h). `warn` is told of files beside a list that does not name them, which are left out; pieces
+/// of a grid are its own. `notes` gets what was decided. Throws DataError for lists that cannot be read.
 std::vector<FoundFile> vtk_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
-                                  std::vector<std::string>& notes);
+                                  std::vector<std::string>& notes, const WarningCallback& warn);
 
 }  // namespace meshgrad

@@ -203,15 +203,14 @@ void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
   }
   record.offset = append_section(section_);
   record.checksum = section_checksum(record, section_);
-  trajectories_.push_back({trajectory.split, trajectory.name, trajectory.files, record});
+  trajectories_.push_back({trajectory.split, trajectory.name, trajectory.files, trajectory.lists,
+                           trajectory.record, trajectory.times, record});
 }
 
-PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string>& split_order,
-                                                   const DataStatistics& statistics,
-                                                   const std::string& statistics_split,
-                                                   const std::string& source,
-                                                   const std::vector<std::string>& warnings,
-                                                   const std::map<std::string, std::string>& read_as) {
+PackedFileWriter::Summary PackedFileWriter::finish(
+    const std::vector<std::string>& split_order, const DataStatistics& statistics,
+    const std::string& statistics_split, const std::string& source, const std::vector<std::string>& warnings,
+    const std::map<std::string, std::string>& read_as, const std::string& input) {
   std::vector<std::string> names = split_order;
   for (const Entry& entry : trajectories_) {
     if (std::find(names.begin(), names.end(), entry.split) == names.end()) names.push_back(entry.split);
@@ -230,24 +229,29 @@ PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string
   metadata_.statistics_split = statistics_split;
   metadata_.source = source;
   metadata_.warnings = warnings;
-  write_manifest(ordered, read_as);
+  write_manifest(ordered, read_as, input);
   write_index(ordered, statistics);
   file_.commit();
   return {metadata_.splits, static_cast<int64_t>(meshes_.size()), file_.size()};
 }
 
 void PackedFileWriter::write_manifest(const std::vector<const Entry*>& ordered,
-                                      const std::map<std::string, std::string>& read_as) {
+                                      const std::map<std::string, std::string>& read_as,
+                                      const std::string& input) {
   const bool known = std::ranges::any_of(ordered, [](const Entry* entry) { return !entry->files.empty(); });
   if (!known && read_as.empty()) return;
-  nlohmann::ordered_json json{{"read_as", read_as}, {"trajectories", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json{{"read_as", read_as}, {"input", input}};
+  nlohmann::ordered_json& trajectories = json["trajectories"] = nlohmann::ordered_json::array();
   for (const Entry* entry : ordered) {
-    json["trajectories"].push_back({{"name", entry->name},
-                                    {"split", entry->split},
-                                    {"first_frame", entry->record.first_frame},
-                                    {"frames", entry->record.frames},
-                                    {"dt", entry->record.dt},
-                                    {"files", entry->files}});
+    trajectories.push_back({{"name", entry->name},
+                            {"split", entry->split},
+                            {"record", entry->number},
+                            {"first_frame", entry->record.first_frame},
+                            {"frames", entry->record.frames},
+                            {"dt", entry->record.dt},
+                            {"times", entry->times},
+                            {"files", entry->files}});
+    if (!entry->lists.empty()) trajectories.back()["lists"] = entry->lists;
   }
   const std::string text = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   metadata_.manifest.offset = append_section(std::as_bytes(std::span(text)));

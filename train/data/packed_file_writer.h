@@ -59,6 +59,9 @@ class PackedFileWriter {
     /// directed edges in the mesh's order.
     std::vector<FieldData> fields;
     std::vector<std::string> files = {};  ///< what it was read from, for the manifest
+    std::vector<int64_t> lists = {};      ///< where these are the frames of lists: how many of each
+    int64_t record = 0;                   ///< which trajectory of its file
+    std::vector<double> times = {};       ///< of its frames, in seconds; empty: unknown
   };
   void add_trajectory(const Trajectory& trajectory);
 
@@ -69,12 +72,12 @@ class PackedFileWriter {
   };
   /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
   /// splits (those not named follow), and keep their order within one. A run on the data repeats `warnings`;
-  /// the manifest says of which array a field was `read_as`. Throws DataError, before anything is replaced,
-  /// for metadata that no reader would accept.
+  /// the manifest says of which array a field was `read_as`, and `input`, which identifies what was read.
+  /// Throws DataError, before anything is replaced, for metadata that no reader would accept.
   Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
                  const std::string& statistics_split, const std::string& source,
                  const std::vector<std::string>& warnings = {},
-                 const std::map<std::string, std::string>& read_as = {});
+                 const std::map<std::string, std::string>& read_as = {}, const std::string& input = "");
 
   /// The rows that a field of mesh `mesh` has.
   RowCounts mesh_rows(int64_t mesh) const { return row_counts(meshes_[static_cast<size_t>(mesh)]); }
@@ -84,10 +87,13 @@ class PackedFileWriter {
   struct Entry {
     std::string split, name;
     std::vector<std::string> files;
+    std::vector<int64_t> lists;
+    int64_t number = 0;  ///< in its file
+    std::vector<double> times;
     TrajectoryRecord record;
   };
   void write_manifest(const std::vector<const Entry*>& ordered,
-                      const std::map<std::string, std::string>& read_as);
+                      const std::map<std::string, std::string>& read_as, const std::string& input);
   void write_index(const std::vector<const Entry*>& ordered, DataStatistics statistics);
   void add_source(const PackedMesh& mesh, int64_t number);
   uint64_t append_section(std::span<const std::byte> bytes);

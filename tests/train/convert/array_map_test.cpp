@@ -76,7 +76,12 @@ TEST_CASE("a guessed map is saved, and the file reads the same data") {
   CHECK(mapped.warnings.empty());
   CHECK(mapped.dt == 0.5);
   CHECK(parse_array_map(read_text(options.save_map), "") == guessed.map);
-  CHECK(read_text(scratch.path / "mapped.mgd") == read_text(scratch.path / "guessed.mgd"));
+  const Dataset one = Dataset::open(scratch.path / "mapped.mgd"),
+                other = Dataset::open(scratch.path / "guessed.mgd");
+  for (const char* field : {"u", "length"})
+    for (int64_t i = 0; i < (field[0] == 'u' ? one.trajectory(0).frames() : 1); ++i)
+      CHECK(std::ranges::equal(one.trajectory(0).field(field).frame(i),
+                               other.trajectory(0).field(field).frame(i)));
 }
 
 TEST_CASE("a saved map replaces only a map") {
@@ -150,7 +155,7 @@ TEST_CASE("node types come from tags of cells and of facets") {
   const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
   std::string warnings;
   const auto types = [&](const ArrayMap& map) {
-    const RawTrajectory t = trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", map,
+    const RawTrajectory t = trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", {.map = map},
                                               [&](const std::string& text) { warnings += text; });
     validate(t);
     return t.node_type;
@@ -163,7 +168,7 @@ TEST_CASE("node types come from tags of cells and of facets") {
   CHECK(types({{"u", "u"}, {"facets", "ends"}, {"facet:types", "tags"}}) == Types{5, 0, 0, 70});
   CHECK(types({{"u", "u"}, {"facets", "sides"}, {"cell:types", "tags"}}) == Types{70, 70, 70, 5});
   const RawTrajectory cells =
-      trajectory_of_npz(std::as_bytes(std::span(file)), "", {{"u", "u"}, {"cell:types", "tags"}});
+      trajectory_of_npz(std::as_bytes(std::span(file)), "", {.map = {{"u", "u"}, {"cell:types", "tags"}}});
   CHECK(cells.cell_type == Types{70, 5});
   const auto error = [&](const ArrayMap& map) { return message_of([&] { types(map); }); };
   CHECK(contains(error({{"facet:types", "tags"}}),
@@ -177,17 +182,17 @@ TEST_CASE("node types come from tags of cells and of facets") {
   arrays["sides"] = npy<int64_t>("<i8", "(8,)", {0, 1, 1, 2, 2, 3, 3, 0});
   arrays["hot"] = npy<int32_t>("<i4", "(4, 2)", {1, 0, 1, 0, 0, 1, 0, 1});
   const std::string hot = write_npz(scratch.path / "a.npz", arrays, false);
-  CHECK(contains(
-      message_of([&] {
-        trajectory_of_npz(std::as_bytes(std::span(hot)), "a.npz", {{"facets", "sides"}, {"types", "hot"}});
-      }),
-      "needed 4 node types (or 2 of cells, 8 of facets), got [4, 2]"));
+  CHECK(contains(message_of([&] {
+                   trajectory_of_npz(std::as_bytes(std::span(hot)), "a.npz",
+                                     {.map = {{"facets", "sides"}, {"types", "hot"}}});
+                 }),
+                 "needed 4 node types (or 2 of cells, 8 of facets), got [4, 2]"));
   arrays["tags"] = npy<int32_t>("<i4", "(2,)", {5, -2});
   arrays["ends"] = npy<int64_t>("<i8", "(2,)", {3, 4});
   arrays["fine"] = npy<int32_t>("<i4", "(2,)", {5, 6});
   const std::string damaged = write_npz(scratch.path / "a.npz", arrays, false);
   const auto damaged_error = [&](const ArrayMap& map) {
-    return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", map); });
+    return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", {.map = map}); });
   };
   CHECK(contains(damaged_error({{"cell:types", "tags"}}),
                  "needed node types from 0 to 65535, got a negative number in row 1"));
@@ -250,6 +255,7 @@ TEST_CASE("HDF5: the first trajectory's map is for all") {
   const ScratchDirectory scratch;
   ConvertOptions options = options_of_map(test::data_file("hdf5/arrays.h5"), scratch.path / "a.mgd");
   options.save_map = scratch.path / "a.map";
+  options.axes = {{"u", "frames,nodes"}};  // three frames, not three components
   try {
     convert(options);
   } catch (const DataError& error) {

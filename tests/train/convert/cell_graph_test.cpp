@@ -206,7 +206,7 @@ TEST_CASE("quadratic solids that share a face cut it alike") {
            {{0, 1}, {1, 2}, {2, 0}, {3, 4}, {4, 5}, {5, 3}, {0, 3}, {1, 4}, {2, 5}});
   for (const bool reversed : {false, true}) {
     const VtkGrid grid = linear_grid(made.finish(reversed), "a.vtu");
-    const RawTrajectory t = VtkTrajectory(grid, "a.vtu", "", {}).finish();
+    const RawTrajectory t = VtkTrajectory(grid, "a.vtu", "", {}).finish(false);
     REQUIRE(t.nodes_per_cell == 4);
     const RawTrajectory graph = graph_on_cells(t, CellKind::tetrahedron, {});
     // Of the row of two cubes and half a cube, less the square below the pyramid, and four of its sides.

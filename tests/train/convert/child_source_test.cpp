@@ -134,8 +134,9 @@ TEST_CASE("a child that crashes, loops or grows is one error") {
                          }
                        }),
                        "keeps the library busy for 1 s"));
-  CHECK(test::contains(error_of([](int) { std::vector<char>(size_t{300} << 20, 'x'); }),
-                       "needed trajectories of at most 256 MiB, got an allocation of HDF5 past it"));
+  CHECK(test::contains(
+      error_of([](int) { std::vector<char>(size_t{300} << 20, 'x'); }),
+      "needed trajectories that take at most 256 MiB to read, got an allocation of HDF5 past it"));
   CHECK(error_of([](int) { throw data_error("here", "a", "b", "c"); }) == "[here] needed a, got b; fix: c");
   CHECK(error_of([](int) {}).empty());
 }
@@ -153,7 +154,7 @@ TEST_CASE("a child that reports progress has more time") {
     getrlimit(RLIMIT_CPU, &high);
     high.rlim_cur = 10'000;
     setrlimit(RLIMIT_CPU, &high);
-    alive();
+    alive(0);
     if (seconds_left() < 1 || seconds_left() > 3)
       throw data_error("here", "a second from now on", "other", "-");
   });

@@ -282,10 +282,10 @@ TEST_CASE("damaged and missing files") {
     CHECK(contains(run(), "meta.json] needed meta.json beside the TFRecord files"));
   }
   SUBCASE("nothing to read") {
-    CHECK(contains(
-        run(),
-        "needed files ending in .tfrecord, .tfrecords, .npz, .h5, .hdf5, .vtu, .vtp, .vtk, .vtm, .pvd, "
-        ".series, .xdmf or .xmf"));
+    CHECK(contains(run(),
+                   "needed files ending in .tfrecord, .tfrecords, .npz, .h5, .hdf5, .vtu, .vtp, .vtk, .vtm, "
+                   ".pvtu, .pvtp, .vtpd, .pvd, "
+                   ".series, .xdmf or .xmf"));
     CHECK(contains(message_of([&] { convert(options_for(scratch.path / "no", scratch.path / "a.mgd")); }),
                    "got nothing there"));
   }
@@ -356,6 +356,7 @@ TEST_CASE("HDF5 of any layout: similar groups are trajectories") {
   options.split = {1.0};
   options.map = {
       {"positions", "mesh/xyz"}, {"cells", "mesh/triangles"}, {"velocity", "u"}, {"graph:re", "re"}};
+  options.axes = {{"u", "frames,nodes"}};  // three frames, not three components
   try {
     convert(options);
   } catch (const DataError& error) {

@@ -77,7 +77,7 @@ NpzArrays sheet(float bend, int side = 10) {
   return {{"mesh_pos", npy<float>("<f4", shape(nodes, 3), positions)},
           {"cells", npy<int32_t>("<i4", shape(cells.size() / 4, 4), cells)},
           {"node_type", npy<int32_t>("<i4", shape(nodes, 1), std::vector<int32_t>(nodes, 0))},
-          {"u", npy<float>("<f4", shape(2, nodes), counting(2 * nodes))}};
+          {"u", npy<float>("<f4", "(2, " + std::to_string(nodes) + ", 1)", counting(2 * nodes))}};
 }
 
 // A cube cut into 6 tetrahedra around its diagonal, flattened in z.
@@ -91,7 +91,7 @@ NpzArrays tetrahedra(float height) {
   return {{"mesh_pos", npy<float>("<f4", "(8, 3)", positions)},
           {"cells", npy<int32_t>("<i4", "(6, 4)", cells)},
           {"node_type", npy<int32_t>("<i4", "(8,)", std::vector<int32_t>(8, 0))},
-          {"u", npy<float>("<f4", "(2, 8)", counting(16))}};
+          {"u", npy<float>("<f4", "(2, 8, 1)", counting(16))}};
 }
 
 }  // namespace
@@ -137,7 +137,10 @@ TEST_CASE("a kind of cells that the data do not have is refused") {
 }
 
 TEST_CASE("node types that change over time are refused") {
-  CHECK(contains(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", std::vector<int32_t>(20, 0))),
+  std::vector<int32_t> types(20, 0);
+  CHECK(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", types)) == "");
+  types[13] = 6;
+  CHECK(contains(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", types)),
                  "array node_type] needed [nodes]: types that do not change over time, got [5, 4, 1]"));
   CHECK(contains(with("mesh_pos", npy<float>("<f4", "(5, 4, 4)", counting(80))),
                  "array mesh_pos] needed [nodes, 2 or 3], or over frames [frames, nodes, 2 or 3], got"));
@@ -252,7 +255,7 @@ TEST_CASE("frames come first; the other order is refused") {
   CHECK(with("v", npy<float>("<f4", "(4, 6)", counting(24))) == "");
   NpzArrays arrays = square_arrays(5);
   arrays["u"] = npy<float>("<f4", "(4, 20)", counting(80));
-  CHECK(convert_arrays(arrays).warns("u [4, 20] was read as 20 components in one frame; frames come first"));
+  CHECK(contains(convert_arrays(arrays).error, "got [4, 20], which is [nodes,components] or [nodes,frames]"));
   arrays["times"] = npy<float>("<f4", "(20,)", counting(20));
   CHECK(contains(convert_arrays(arrays).error, "got [4, 20] and 20 frames"));
 }
@@ -261,6 +264,17 @@ TEST_CASE("mesh_edge beside cells is said to be of no use") {
   NpzArrays arrays = square_arrays(5);
   arrays["mesh_edge"] = npy<int32_t>("<i4", "(2, 1)", {0, 1});
   CHECK(convert_arrays(arrays).warns("a.npz] mesh_edge was not used: the sides of the cells are the edges"));
+}
+
+TEST_CASE("edges with fields are counted as they are listed") {
+  NpzArrays arrays = square_arrays(5);
+  arrays.erase("cells");
+  arrays["edges"] = npy<int32_t>("<i4", "(4, 2)", {2, 3, 0, 1, 1, 0, 3, 2});
+  arrays["edge:length"] = npy<float>("<f4", "(4,)", {23, 1, 10, 32});
+  CHECK_FALSE(convert_arrays(arrays).warns("itself"));
+  arrays.erase("edge:length");
+  arrays["edges"] = npy<int32_t>("<i4", "(4, 2)", {2, 3, 0, 1, 1, 0, 2, 2});
+  CHECK(convert_arrays(arrays).warns("edges from a node to itself: 1, first column 3"));
 }
 
 TEST_CASE("names of fields have no control characters") {

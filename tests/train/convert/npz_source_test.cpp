@@ -32,9 +32,10 @@ NpzArrays square() {
 
 RawTrajectory parse_archive(const std::string& file, const ArrayMap& map = {},
                             std::string* warning = nullptr) {
-  return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", map, [&](const std::string& text) {
-    if (warning != nullptr) *warning += text + "\n";
-  });
+  return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", {.map = map},
+                           [&](const std::string& text) {
+                             if (warning != nullptr) *warning += text + "\n";
+                           });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/cell_graph.h>
+#include <meshgrad/train/convert/narrow_fields.h>
 #include <meshgrad/train/convert/sources/vtk_grid.h>
 #include <meshgrad/train/convert/sources/vtk_source.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
@@ -150,7 +151,8 @@ RawTrajectory parse(const std::string& text, const std::string& types = "", std:
   const WarningCallback warn = [&](const std::string& line) {
     if (warning != nullptr) *warning = line;
   };
-  RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish();
+  RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish(false);
+  FieldWidths({}).narrow(t);
   validate(t);
   return t;
 }
@@ -359,6 +361,41 @@ TEST_CASE("damaged files of VTK are one error that names the array") {
       contains(message_of([] { parse(replaced(kLegacy, "POINT_DATA 4", "POINT_DATA 5")); }), "POINT_DATA 4"));
 }
 
+TEST_CASE("ASCII numbers of Fortran are read, others shown") {
+  const auto values = [](const std::string& numbers) {
+    const RawTrajectory t = parse(replaced(kLegacy, "default\n1 2 3 4", "default\n" + numbers));
+    return std::get<std::vector<float>>(field(t, "p").values);
+  };
+  CHECK(values("+1 +2.5E+0 -3D0 4.d+01") == std::vector<float>{1, 2.5, -3, 40});
+  CHECK(values("0.100-104 0.5-310 1 -0.25D+001") == std::vector<float>{0, 0, 1, -2.5});
+  const auto fault = [&](const std::string& numbers) { return message_of([&] { values(numbers); }); };
+  CHECK(contains(fault("1 2 1-2 4"), "[a.vtk: array p] needed 4 numbers, got \"1-2\" at number 2;"));
+  CHECK(contains(fault("1 2 *** 4"), "got \"***\" at number 2;"));
+  CHECK(contains(fault("1 2 1D 4"), "got \"1D\" at number 2;"));
+  CHECK(contains(message_of([] { parse(replaced(kLegacy, "SCALARS p double", "SCALARS p of gas double")); }),
+                 "[a.vtk] needed names of arrays without spaces, as %20, got \"p of gas\""));
+}
+
+TEST_CASE("numbers of the whole grid are conditions") {
+  const auto with = [](const std::string& arrays) {
+    return parse(replaced(kSquare, "<FieldData>", "<FieldData>" + arrays));
+  };
+  const auto array = [](const std::string& type, const std::string& name, const std::string& numbers) {
+    const auto count = std::count(numbers.begin(), numbers.end(), ' ') + 1;
+    return "<DataArray type=\"" + type + "\" Name=\"" + name + "\" NumberOfTuples=\"" +
+           std::to_string(count) + "\">" + numbers + "</DataArray>";
+  };
+  const RawTrajectory t = with(array("Float64", "Re", "100") + array("Float32", "load", "1 2 3"));
+  CHECK(field(t, "Re").on == FieldOn::graph);
+  CHECK(std::get<std::vector<float>>(field(t, "Re").values) == std::vector<float>{100});
+  CHECK(field(t, "load").components == 3);
+  CHECK_FALSE(field(t, "load").dynamic);
+  const std::string left_out = array("Int32", "ids", "1 2") + array("Float64", "p", "7");
+  std::string warning;
+  parse(replaced(kSquare, "<FieldData>", "<FieldData>" + left_out), "", &warning);
+  CHECK(contains(warning, "ids of the whole grid, p of the whole grid"));
+}
+
 TEST_CASE("frames of a list have order, times and moving points") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", kSquare);
@@ -385,7 +422,8 @@ TEST_CASE("frames of a list have order, times and moving points") {
 
   write(scratch.path / "b.vtu", replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0"));
   source = open(R"(<DataSet timestep="1" file="a.vtu"/><DataSet timestep="2" file="b.vtu"/>)");
-  const RawTrajectory moving = source->next().value();
+  RawTrajectory moving = source->next().value();
+  FieldWidths({}).narrow(moving);
   CHECK(moving.frames == 2);
   CHECK(moving.positions == std::vector<float>{0, 0, 1, 0, 1, 1, 0, 1});
   CHECK(field(moving, "world_pos").components == 2);
@@ -408,7 +446,7 @@ TEST_CASE("frames of a list have order, times and moving points") {
 
 TEST_CASE("a list with an invalid time keeps its order") {
   const ScratchDirectory scratch;
-  write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"other\""));
+  write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"CYCLE\""));
   write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
                                          "<PointData><DataArray type=\"Float32\" Name=\"late\">1 2 3 4"
                                          "</DataArray>"));
@@ -426,22 +464,4 @@ TEST_CASE("a list with an invalid time keeps its order") {
   const size_t at = warnings.find("b.vtu] array late left out, since the first frame of");
   REQUIRE(at != std::string::npos);
   CHECK(warnings.find("array late", at + 10) == std::string::npos);  // once
-}
-
-TEST_CASE("numbered files on one mesh are frames in order") {
-  const ScratchDirectory scratch;
-  std::vector<std::filesystem::path> files;
-  for (const char* name : {"flow_10.vtu", "flow_9.vtu", "plate_1.vtu", "plate_2.vtu", "alone.vtu"}) {
-    const bool other = std::string(name) == "plate_2.vtu";
-    write(scratch.path / name, other ? replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0") : kSquare);
-    files.push_back(scratch.path / name);
-  }
-  std::string moved;
-  const auto groups = group_frames(files, false, [&](const std::string& text) { moved += text; });
-  CHECK(contains(moved, "plate_2.vtu] has the cells of plate_1.vtu and other points: each of these 2 files"));
-  REQUIRE(groups.size() == 4);
-  const auto series = std::find_if(groups.begin(), groups.end(), [](const auto& g) { return g.size() == 2; });
-  REQUIRE(series != groups.end());
-  CHECK(series->front().path.filename() == "flow_9.vtu");
-  CHECK(group_frames(files, true).size() == 5);
 }

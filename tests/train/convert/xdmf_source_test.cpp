@@ -248,6 +248,36 @@ TEST_CASE("polygons pass through the child process") {
   CHECK(trajectory->faced.nodes.size() == 10);  // two of each side
 }
 
+TEST_CASE("XDMF: entities of the document type are text") {
+  const auto read = [](const std::string& definition, const std::string& text) {
+    const std::string all = "<?xml version=\"1.0\"?>\n<!DOCTYPE Xdmf SYSTEM \"Xdmf.dtd\" [\n" + definition +
+                            "\n]>" + file("<Grid>" + mesh() + attribute("u", text) + "</Grid>");
+    return parse_xdmf(std::as_bytes(std::span(all)), "a.xmf").frames.front().arrays.front().item.text;
+  };
+  CHECK(read("<!ENTITY a \"1 2\"><!ENTITY b '3 4'>", "&a; &b;") == "1 2 3 4");
+  CHECK(contains(message_of([&] { read("<!ENTITY a \"1 2\">", "&c; 1"); }),
+                 "Attribute u] needed entities that the document type defines, got &c;"));
+  CHECK(contains(message_of([&] { read("<!ENTITY a SYSTEM \"/etc/passwd\">", "&a;"); }),
+                 "[a.xmf] needed entities of text, <!ENTITY NAME \"VALUE\">, got <!ENTITY a SYSTEM"));
+  CHECK(contains(message_of([&] { read("<!ENTITY a \"x\"><!ENTITY b \"&a;&a;\">", "&b;"); }),
+                 "entities of text"));
+  ConvertOptions options;
+  options.input = test::data_file("cases/sol.xmf");
+  const test::ScratchDirectory scratch;
+  options.output = scratch.path / "out.mgd";
+  options.split = {1};
+  try {
+    CHECK(convert(options).nodes_max == 12);
+  } catch (const DataError& error) {
+    REQUIRE(contains(error.what(), "a build of meshgrad with HDF5"));
+    return;
+  }
+  const Dataset data = Dataset::open(options.output);
+  const auto u = data.trajectory(0).field("u").frame(0);
+  CHECK(u[0] == 0);
+  CHECK(u[11] == 11);
+}
+
 TEST_CASE("what is not read is refused by name") {
   const auto error_of = [](const std::string& text) { return message_of([&] { read(text); }); };
   const std::string u = attribute("u", "1 2 3 4");

@@ -256,6 +256,17 @@ TEST_CASE("unpacked files are checked under their own names") {
   // A packed file keeps what it does not show.
   const std::string packed = (scratch.path / "odd.mgd").string();
   CHECK(run_meshgrad({"convert", file, "-o", packed}).code == 0);
+  const Outcome again = run_meshgrad({"convert", file, "-o", packed});
+  CHECK(again.code == 0);
+  CHECK(contains(again.out, "up to date"));
+  const Outcome other = run_meshgrad({"convert", file, "-o", packed, "--split", "1"});
+  CHECK(other.code == 1);
+  CHECK(contains(other.err, "odd.mgd] needed a new name, got a packed file of other files or options"));
+  const std::string manifest = (scratch.path / "odd.json").string();
+  const Outcome forced = run_meshgrad({"convert", file, "-o", packed, "--force", "--manifest", manifest});
+  CHECK(forced.code == 0);
+  CHECK(contains(forced.out, "read      odd.npz"));
+  CHECK(run_meshgrad({"convert", manifest, "-o", (scratch.path / "more.mgd").string()}).code == 0);
   const std::string text = run_meshgrad({"check", packed, "--json"}).out;
   CHECK(contains(text, "edges listed again: 1, first column 4"));
   CHECK(contains(text, "edges from a node to itself: 1"));

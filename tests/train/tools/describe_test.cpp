@@ -78,7 +78,7 @@ TEST_CASE("a saved map is read again") {
   test::write_npz(scratch.path / "a.npz", arrays, false);
   const std::string input = (scratch.path / "a.npz").string(), map = (scratch.path / "a.map").string();
   const auto convert = [&](std::vector<std::string> more) {
-    std::vector<std::string> words{"convert", input, "-o", (scratch.path / "a.mgd").string(), "--json"};
+    std::vector<std::string> words{"convert", input, "-o", (scratch.path / "a.mgd").string(), "--json", "--force"};
     words.insert(words.end(), more.begin(), more.end());
     return run_meshgrad(words);
   };
@@ -101,7 +101,7 @@ TEST_CASE("info shows all digits of values far from zero") {
       scratch.path / "a.npz",
       {{"mesh_pos", test::npy<float>("<f4", "(3, 2)", {0, 0, 1, 0, 0, 1})},
        {"cells", test::npy<int32_t>("<i4", "(1, 3)", {0, 1, 2})},
-       {"u", test::npy<double>("<f8", "(2, 3)", {1e7, 1e7 + 0.25, 1e7 + 1, 1e7, 1e7 + 0.5, 1e7 + 1})}},
+       {"u", test::npy<double>("<f8", "(2, 3, 1)", {1e7, 1e7 + 0.25, 1e7 + 1, 1e7, 1e7 + 0.5, 1e7 + 1})}},
       false);
   const std::string input = (scratch.path / "a.npz").string();
   CHECK(run_meshgrad({"convert", input, "-o", packed, "--split", "1", "--unit", "u=Pa"}).code == 0);

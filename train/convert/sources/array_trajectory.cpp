@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/graph_arrays.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
+#include <meshgrad/train/convert/sources/npy_axes.h>
 #include <meshgrad/train/data/statistics.h>
 #include <meshgrad/train/data/value_offset.h>
 
@@ -32,8 +34,13 @@ std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
 
 class ArrayReader {
  public:
-  ArrayReader(std::vector<NamedArray> arrays, const std::string& name, const WarningCallback& warn)
-      : entries_(std::move(arrays)), masks_(node_masks(entries_)), name_(name), warn_(warn) {}
+  ArrayReader(std::vector<NamedArray> arrays, const std::string& name, const ArrayOptions& options,
+              const WarningCallback& warn)
+      : entries_(std::move(arrays)),
+        masks_(node_masks(entries_)),
+        options_(options),
+        name_(name),
+        warn_(warn) {}
 
   RawTrajectory read() {
     RawTrajectory t;
@@ -41,11 +48,13 @@ class ArrayReader {
     const bool graph =
         find("mesh_pos") == nullptr && find("mesh_edge") != nullptr && find("cells") == nullptr;
     if (!graph) read_positions(t);
+    for (NamedArray& entry : entries_) keep_one_of_repeated(entry, t.nodes);
     if (const NamedArray* cells = find("cells")) {
       note_use(*cells, t);
       t.nodes_per_cell =
           static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
       t.cells = to_indices(cells->array, where(*cells));
+      count_from_zero(t.cells, options_.first_node, t.nodes, where(*cells));
     }
     // Beside cells, only edge fields need to know which edges are meant.
     const NamedArray* edges = find("mesh_edge");
@@ -58,6 +67,7 @@ class ArrayReader {
       t.edges = edges_of_array(*edges, where(*edges));
     }
     if (graph) t.nodes = nodes_of_graph(entries_, std::ssize(t.edges) / 2, name_);
+    if (edges != nullptr) count_from_zero(t.edges, options_.first_node, t.nodes, where(*edges));
     read_types(t);
     for (const NamedArray& entry : entries_) {
       if (!entry.numbers) {
@@ -76,7 +86,10 @@ class ArrayReader {
       }
     }
     std::ranges::move(node_splits(entries_, t.nodes, name_), std::back_inserter(t.fields));
-    if (!moving_.empty()) add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
+    if (!moving_.empty()) {
+      add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
+      t.fields.back().repeats = rests_;
+    }
     read_times(t);
     if (!graph) check_order_of_axes(t);
     if (!left_out_.empty()) {
@@ -121,6 +134,29 @@ class ArrayReader {
         "node types stay the same: save the first frame, and what changes as a field of another name");
   }
 
+  /// What does not change over time, of an array of the mesh that has it for every frame.
+  void keep_one_of_repeated(NamedArray& entry, int64_t nodes) const {
+    if (!entry.numbers || !is_mesh_array(entry.name) || entry.name == "mesh_pos") return;
+    const std::vector<int64_t>& shape = entry.array.shape;
+    const bool list = entry.name == "node_type" && shape.size() == 2 && shape[1] == nodes;
+    if ((shape.size() != 3 && !list) || shape[0] < 2 || shape[0] == nodes) return;
+    const int64_t change = first_change(entry.array);
+    if (change == 0) {
+      keep_first(entry);
+    } else if (entry.name != "node_type") {
+      throw data_error(where(entry), "one mesh in all frames",
+                       fmt::format("{}, where frame {} differs", shape_text(entry.array), change),
+                       "save a trajectory for each mesh");
+    }
+  }
+
+  std::vector<int32_t> nodes_of_facets(const NamedArray& entry, int64_t nodes) const {
+    std::vector<int32_t> numbers = to_indices(entry.array, where(entry));
+    // A boundary may lack node 0.
+    if (options_.first_node) count_from_zero(numbers, options_.first_node, nodes, where(entry));
+    return numbers;
+  }
+
   // Types on nodes, or tags of cells or facets of which a node gets the largest around it. Of an array that
   // does not say which, its length does.
   void read_types(RawTrajectory& t) const {
@@ -151,7 +187,7 @@ class ArrayReader {
       t.node_type = std::move(tags);
     } else if ((types->name == "facet:node_type" || unsaid) && listed == facet_count && listed > 0) {
       note_use(*facets, t);
-      spread(tags, to_indices(facets->array, where(*facets)), where(*types), where(*facets), t);
+      spread(tags, nodes_of_facets(*facets, t.nodes), where(*types), where(*facets), t);
     } else if ((types->name == "cell:node_type" || unsaid) && listed == cells && listed > 0) {
       spread(tags, t.cells, where(*types), "", t);
       t.cell_type = std::move(tags);
@@ -199,6 +235,7 @@ class ArrayReader {
         continue;
       }
       const auto dt = even_spacing(times);
+      t.times = times;
       constexpr double kSame = 1e-3;
       if (!dt) {
         warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));
@@ -228,11 +265,50 @@ class ArrayReader {
                          fmt::format("{} and {} frames", shape_text(entry.array), frames),
                          fmt::format("transpose it; save a static field as [1, nodes, {}]", shape[1]));
       }
-      if (shape[1] <= kMostColumns) continue;
-      warn(fmt::format(
-          "[{}] {} {} was read as {} components in one frame; frames come first, as [frames, nodes]", name_,
-          entry.name, shape_text(entry.array), shape[1]));
+      if (shape[1] > kMostColumns && !options_.axes.contains(entry.source))
+        throw two_shapes(entry, "nodes,components", "nodes,frames");
     }
+  }
+
+  /// Whether something else in the file has so many frames.
+  bool frames_are_said(const NamedArray& of, const RawTrajectory& t) const {
+    const int64_t frames = of.array.shape[0];
+    return std::ranges::any_of(entries_, [&](const NamedArray& entry) {
+      const std::vector<int64_t>& shape = entry.array.shape;
+      if (!entry.numbers || &entry == &of) return false;
+      if (entry.name == "dt" && entry.array.size() == 1) return true;
+      if (shape.empty() || shape[0] != frames) return false;
+      if (are_times(entry, t.nodes) || (entry.name == "mesh_pos" && shape.size() == 3)) return true;
+      const bool many = shape.size() == 3 || (shape.size() == 2 && frames > 3);  // not components in space
+      return many && !is_mesh_array(entry.name) && shape[1] != frames &&
+             shape[1] == t.rows(named_field(entry.name).on);
+    });
+  }
+
+  DataError two_shapes(const NamedArray& entry, std::string_view one, std::string_view other) const {
+    return data_error(
+        where(entry), "a shape that can be read in one way",
+        fmt::format("{}, which is [{}] or [{}]", shape_text(entry.array), one, other),
+        fmt::format("--axes {0}={1} or --axes {0}={2} says it; or save [frames, nodes, components]",
+                    entry.source, one, other));
+  }
+
+  /// Throws where nothing tells whether an axis is frames or components.
+  void check_one_reading(const NamedArray& entry, const RawTrajectory& t, int64_t rows, FieldOn on) const {
+    constexpr int64_t kMostColumns = 16;
+    const std::vector<int64_t>& shape = entry.array.shape;
+    if (options_.axes.contains(entry.source) || rows < 2 || shape.size() < 2) return;
+    const std::string of = fmt::format("{}s", name_of(on));
+    const bool space = shape[0] == 2 || shape[0] == 3;
+    if (shape.size() == 2 && shape[1] == rows) {
+      if (shape[0] == rows) throw two_shapes(entry, "frames," + of, of + ",components");
+      if (space && !frames_are_said(entry, t)) throw two_shapes(entry, "frames," + of, "components," + of);
+    }
+    if (shape.size() != 3 || shape[1] != rows) return;
+    if (shape[0] == rows && !frames_are_said(entry, t))
+      throw two_shapes(entry, "frames," + of + ",components", of + ",frames,components");
+    if (space && shape[2] > kMostColumns && !frames_are_said(entry, t))
+      throw two_shapes(entry, "frames," + of + ",components", "components," + of + ",frames");
   }
 
   std::pair<int64_t, int64_t> matrix(const NamedArray& entry, std::string_view needed) const {
@@ -264,6 +340,7 @@ class ArrayReader {
     if (is_f64(positions->array)) t.wide_positions = to_doubles(positions->array);
     if (over_frames) {
       t.frames = positions->array.size() / (t.nodes * t.dim);
+      rests_ = first_change(positions->array) == 0;
       moving_ = t.positions;
       wide_moving_ = t.wide_positions;
       t.positions.resize(static_cast<size_t>(t.nodes * t.dim));
@@ -335,6 +412,7 @@ class ArrayReader {
                                                  : "the array mesh_edge [2, edges] beside it",
                        "none", "save what its rows belong to, in the order of the rows");
     }
+    if (!graph && t.dim > 0) check_one_reading(entry, t, rows, field.on);
     const std::string needed = graph ? "[components] or [frames, components]"
                                      : fmt::format("[frames, {}s, components]", name_of(field.on));
     const auto shape =
@@ -354,6 +432,7 @@ class ArrayReader {
       t.frames = shape->frames;
     }
     field.components = static_cast<int>(shape->components);
+    field.repeats = field.dynamic && field.name != kWorldPosition && first_change(entry.array) == 0;
     field.values = to_field_values(entry.array, where(entry));
     if (t.dim == 0) narrow_labels(field);
     if (is_f64(entry.array)) {
@@ -368,24 +447,34 @@ class ArrayReader {
 
   std::vector<NamedArray> entries_;
   std::set<std::string> masks_;  // names of arrays that split the nodes
+  const ArrayOptions& options_;
   std::string name_;
   const WarningCallback& warn_;
   std::vector<std::string> left_out_;  // names with shapes
   std::vector<float> moving_;          // positions over frames, if there are
   std::vector<double> wide_moving_;
+  bool rests_ = false;  // they are the same in all frames
 };
 
 }  // namespace
 
 RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
-                                   const ArrayMap& map, const WarningCallback& warn) {
-  arrays = arrays_by_map(std::move(arrays), name, map, warn);
+                                   const ArrayOptions& options, const WarningCallback& warn) {
+  arrays = arrays_by_map(std::move(arrays), name, options.map, warn);
+  for (const auto& [source, axes] : options.axes) {
+    const auto array = std::ranges::find(arrays, source, &NamedArray::source);
+    if (array == arrays.end() || !array->numbers) {
+      throw data_error(name, fmt::format("the array {}, as --axes {}={} says", source, source, axes),
+                       "no such array of numbers", "name an array of the file");
+    }
+    put_axes_in_order(*array, axes, fmt::format("{}: array {}", name, source));
+  }
   for (const NamedArray& array : arrays) {
     if (array.numbers || !is_mesh_array(array.name)) continue;
     throw data_error(fmt::format("{}: array {}", name, array.name), "numbers", "text, dates or objects",
                      "save it as an array of numbers");
   }
-  return ArrayReader(std::move(arrays), name, warn).read();
+  return ArrayReader(std::move(arrays), name, options, warn).read();
 }
 
 }  // namespace meshgrad

@@ -2,6 +2,8 @@
 // From named arrays, of an NPZ or HDF5 file, to a trajectory: by DeepMind's names, by other usual ones, or by
 // a map.
 #pragma once
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,15 @@
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 
 namespace meshgrad {
+
+/// What the user says of arrays.
+struct ArrayOptions {
+  ArrayMap map;
+  std::map<std::string, std::string> axes;  ///< of an array: "components,nodes" (npy_axes.h)
+  std::optional<int> first_node;            ///< the number of the first node in cells, edges and facets
+  std::string series;                       ///< a pattern of the names of groups (series_names.h)
+  bool separate = false;                    ///< each group is a trajectory
+};
 
 /// The trajectory of `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
 /// each with or without a leading 1, `node_type` with or without a trailing 1. `mesh_edge` [2, edges]
@@ -33,7 +44,12 @@ namespace meshgrad {
 /// `times` (or `time`, or `t`) [frames] give it. Throws DataError naming file and array, also for positions
 /// or node types over frames, and for a field whose columns are as many as there are frames.
 /// Names are those of arrays_by_map; `read_as` of the trajectory is the map of what was read.
+///
+/// Arrays of the mesh may be repeated for every frame; a field that is says so (RawField::repeats). Throws
+/// DataError, naming both, where a shape has two readings and nothing else in the file tells which is meant:
+/// [2 or 3, nodes] is frames or components, [nodes, nodes] either, and cells without point 0 count from 1 or
+/// leave it out.
 RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
-                                   const ArrayMap& map, const WarningCallback& warn);
+                                   const ArrayOptions& options, const WarningCallback& warn);
 
 }  // namespace meshgrad

@@ -53,6 +53,7 @@ class Sender {
     number(t.cell_kind.has_value());
     number(t.cell_kind.value_or(CellKind::none));
     number(t.dt);
+    list(t.times);
     list(t.positions);
     list(t.wide_positions);
     list(t.node_type);
@@ -69,6 +70,8 @@ class Sender {
       number(field.dynamic);
       number(field.on);
       number(field.node_split);
+      number(field.third_is_empty);
+      number(field.repeats);
       number(field.values.index());
       std::visit([&](const auto& values) { list(values); }, field.values);
       list(field.wide);
@@ -111,6 +114,11 @@ void limit_memory(uint64_t beyond_now) {
     limit(RLIMIT_AS, static_cast<rlim_t>(pages) * static_cast<rlim_t>(getpagesize()) + beyond_now);
 }
 
+uint64_t half_of_host() {
+  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0 ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(size) / 2 : 0;
+}
+
 void limit_time(int64_t seconds) {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -128,14 +136,23 @@ void become_child(const ChildLimits& limits) {
 }
 
 void serve(const OpenSource& open, const ChildLimits& limits, bool count_only, Sender sender) {
+  uint64_t allowed = limits.memory;
   try {
-    const auto alive = [seconds = limits.cpu_seconds] { limit_time(seconds); };
-    alive();
+    constexpr uint64_t kCopies = 6, kBytesPerSecond = 10'000'000;
+    const auto alive = [&](uint64_t unpacked) {
+      limit_time(limits.cpu_seconds + static_cast<int64_t>(unpacked / kBytesPerSecond));
+      // A hostile file may say much, so half of the host's memory is the most.
+      const uint64_t needed = std::min(kCopies * unpacked, half_of_host());
+      if (needed <= allowed) return;
+      allowed = needed;
+      limit_memory(allowed);
+    };
+    alive(0);
     const auto source = open([&](const std::string& text) { sender.text(Message::warning, text); }, alive);
     sender.number(Message::records);
     sender.number(source->records());
     while (!count_only) {
-      alive();
+      alive(0);
       const auto trajectory = source->next();
       if (!trajectory) break;
       sender.trajectory(*trajectory, source->bytes_read());
@@ -145,6 +162,7 @@ void serve(const OpenSource& open, const ChildLimits& limits, bool count_only, S
     sender.text(Message::config_error, error.what());
   } catch (const std::bad_alloc&) {
     sender.number(Message::no_memory);
+    sender.number(allowed);
   } catch (const std::exception& error) {
     sender.text(Message::data_error, error.what());
   }
@@ -235,12 +253,12 @@ class ChildSource : public TrajectorySource {
                       "the file is damaged or hostile: write it again, or convert it to NPZ");
   }
 
-  DataError no_memory() const {
-    return data_error(
-        path_.string(),
-        fmt::format("trajectories of at most {:.0f} MiB", mebibytes(static_cast<int64_t>(limits_.memory))),
-        fmt::format("an allocation of {} past it", library_),
-        "write shorter trajectories, or convert the file to NPZ");
+  DataError no_memory(uint64_t allowed) const {
+    return data_error(path_.string(),
+                      fmt::format("trajectories that take at most {:.0f} MiB to read",
+                                  mebibytes(static_cast<int64_t>(allowed))),
+                      fmt::format("an allocation of {} past it", library_),
+                      "write shorter trajectories, or convert the file to NPZ");
   }
 
   /// The next message that is not a warning.
@@ -258,7 +276,7 @@ class ChildSource : public TrajectorySource {
         case Message::config_error:
           throw ConfigError(list<std::string>());
         case Message::no_memory:
-          throw no_memory();
+          throw no_memory(number<uint64_t>());
         case Message::records:
         case Message::trajectory:
         case Message::end:
@@ -321,6 +339,7 @@ class ChildSource : public TrajectorySource {
     const auto cell_kind = number<CellKind>();
     if (has_kind) t.cell_kind = cell_kind;
     t.dt = number<double>();
+    t.times = list<std::vector<double>>();
     t.positions = list<std::vector<float>>();
     t.wide_positions = list<std::vector<double>>();
     t.node_type = list<std::vector<int32_t>>();
@@ -338,6 +357,8 @@ class ChildSource : public TrajectorySource {
       field.dynamic = number<bool>();
       field.on = number<FieldOn>();
       field.node_split = number<bool>();
+      field.third_is_empty = number<bool>();
+      field.repeats = number<bool>();
       const auto kind = number<size_t>();
       field.values = kind == 0   ? field_values<float>()
                      : kind == 1 ? field_values<int32_t>()

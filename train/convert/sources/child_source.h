@@ -18,8 +18,9 @@ struct ChildLimits {
 };
 
 /// To be called where a part of a trajectory is read, such as a frame: no file may keep the library busy for
-/// ever, but a long one may take its time.
-using AliveCallback = std::function<void()>;
+/// ever, but a long one may take its time. `unpacked` is how many bytes the next part has in memory, where
+/// that is known: a child may use as much more, a few times, for a file that is compressed well.
+using AliveCallback = std::function<void(uint64_t unpacked)>;
 using OpenSource =
     std::function<std::unique_ptr<TrajectorySource>(const WarningCallback& warn, const AliveCallback& alive)>;
 

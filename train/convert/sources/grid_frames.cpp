@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
@@ -23,35 +24,46 @@ class GridSource : public TrajectorySource {
   std::optional<RawTrajectory> next() override {
     if (at_ == frames_.size()) return std::nullopt;
     const size_t first = at_;
-    std::vector<double> times;
-    VtkTrajectory trajectory(read(times), frames_[first].name, node_types_, warn_);
+    VtkTrajectory trajectory(read(), frames_[first].name, node_types_, warn_);
     while (at_ < frames_.size()) {
       const size_t before = at_;
-      const VtkGrid grid = read(times);
-      if (!trajectory.has_cells_of(grid)) {
+      VtkGrid grid = read();
+      if (!trajectory.take_cell_order(grid)) {
         at_ = before;
-        times.resize(before - first);
         break;
       }
       trajectory.append(grid, frames_[before].name);
     }
-    RawTrajectory t = trajectory.finish();
+    RawTrajectory t = trajectory.finish(frames_.size() > 1);
     t.first_frame = static_cast<int64_t>(first);
-    if (t.frames > 1) set_dt(t, times);
+    if (first > 0 && warn_) {
+      warn_(
+          fmt::format("[{}] the mesh is another one than that of the frame before: frame {} begins a new "
+                      "trajectory",
+                      t.name, first));
+    }
+    if (frames_.size() > 1) set_dt(t, first);
     return t;
   }
 
  private:
-  VtkGrid read(std::vector<double>& times) {
-    const GridFrame& frame = frames_[at_++];
+  VtkGrid read() {
+    const GridFrame& frame = frames_[at_];
     VtkGrid grid = frame.read();
     bytes_ += frame.bytes;
-    times.push_back(frame.time ? *frame.time : time_of(grid).value_or(std::nan("")));
+    times_.resize(std::max(times_.size(), at_ + 1), std::nan(""));
+    times_[at_++] = frame.time ? *frame.time : time_of(grid).value_or(std::nan(""));
     return grid;
   }
 
-  void set_dt(RawTrajectory& t, const std::vector<double>& times) const {
-    if (std::any_of(times.begin(), times.end(), [](double time) { return std::isnan(time); })) return;
+  void set_dt(RawTrajectory& t, size_t first) const {
+    size_t begin = first, end = first + static_cast<size_t>(t.frames);
+    // One frame is followed by one that was read to see that its mesh is another, or it is the last.
+    if (t.frames == 1) end < times_.size() ? ++end : --begin;
+    const std::span<const double> times(times_.begin() + static_cast<std::ptrdiff_t>(begin), end - begin);
+    if (std::ranges::any_of(times, [](double time) { return std::isnan(time); })) return;
+    const auto own = times.subspan(first - begin, static_cast<size_t>(t.frames));
+    t.times.assign(own.begin(), own.end());
     if (const auto dt = even_spacing(times)) {
       t.dt = *dt;
     } else if (warn_) {
@@ -63,6 +75,7 @@ class GridSource : public TrajectorySource {
   std::optional<std::string> node_types_;
   WarningCallback warn_;
   size_t at_ = 0;
+  std::vector<double> times_;  // of the frames read so far; nan where nothing says it
   uint64_t bytes_ = 0;
 };
 

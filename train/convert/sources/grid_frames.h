@@ -30,8 +30,9 @@ struct GridFrame {
   std::function<VtkGrid()> read;  ///< its cells are linear
 };
 
-/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
-/// trajectory begins. Evenly spaced times give dt. `node_types` is as VtkTrajectory takes it.
+/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, or other points by
+/// number, a new part of the trajectory begins, which `warn` is told. Evenly spaced times give dt, to a part
+/// of one frame its distance to the next. `node_types` is as VtkTrajectory takes it.
 std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames,
                                              std::optional<std::string> node_types, WarningCallback warn);
 

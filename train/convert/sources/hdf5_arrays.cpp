@@ -6,25 +6,66 @@
 #include <utility>
 
 #ifdef MESHGRAD_HAVE_HDF5
+#include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <span>
+#include <type_traits>
 
+#include <meshgrad/train/convert/sources/hdf5_attributes.h>
 #include <meshgrad/train/convert/sources/hdf5_dataset.h>
 
 namespace meshgrad {
 namespace {
 
 template <class T>
-void read_as(hid_t file, const std::string& path, int rank, hid_t memory_type, char kind,
-             const std::string& where, NamedArray& array) {
-  const Hdf5Array<T> all = read_hdf5_array<T>(file, path.c_str(), rank, memory_type, where,
-                                              "write the file again, with this array as plain numbers in it");
-  const auto bytes = std::as_bytes(std::span(all.values));
-  array.bytes.assign(bytes.begin(), bytes.end());
-  array.array.kind = kind;
-  array.array.bytes = sizeof(T);
+std::vector<T> read_as(hid_t file, const std::string& path, int rank, hid_t memory_type,
+                       const std::string& where, NamedArray& array) {
+  Hdf5Array<T> all = read_hdf5_array<T>(file, path.c_str(), rank, memory_type, where,
+                                        "write the file again, with this array as plain numbers in it");
   for (const hsize_t size : all.shape) array.array.shape.push_back(static_cast<int64_t>(size));
+  return std::move(all.values);
+}
+
+template <class T>
+void keep(const std::vector<T>& values, NamedArray& array) {
+  const auto bytes = std::as_bytes(std::span(values));
+  array.bytes.assign(bytes.begin(), bytes.end());
+  array.array.kind = std::is_floating_point_v<T> ? 'f' : 'i';
+  array.array.bytes = sizeof(T);
   array.array.data = array.bytes;
+}
+
+/// Floats stay what they are; what is missing is nan.
+template <class T>
+void keep_floats(std::vector<T> stored, const Hdf5Packing& packing, NamedArray& array) {
+  if (!packing.missing.empty()) {
+    for (T& value : stored)
+      if (packing.is_missing(static_cast<double>(value))) value = std::numeric_limits<T>::quiet_NaN();
+  }
+  if (!packing.scales()) {
+    keep(stored, array);
+    return;
+  }
+  std::vector<double> values(stored.begin(), stored.end());
+  for (double& value : values) value = packing.offset + packing.scale * value;
+  keep(values, array);
+}
+
+/// Integers stay integers unless they are scaled or some are missing; of connectivity these are -1.
+template <class T>
+void keep_integers(std::vector<T> stored, const Hdf5Packing& packing, NamedArray& array) {
+  const auto missing = [&](T value) { return packing.is_missing(static_cast<double>(value)); };
+  const bool some = !packing.missing.empty() && std::ranges::any_of(stored, missing);
+  if (packing.connectivity) {
+    for (T& value : stored)
+      value = some && missing(value) ? -1 : static_cast<T>(value - static_cast<T>(packing.first_index));
+  } else if (some || packing.scales()) {
+    std::vector<double> values(stored.begin(), stored.end());
+    keep_floats(std::move(values), packing, array);
+    return;
+  }
+  keep(stored, array);
 }
 
 // Paths of all data sets, such as "flow/u".
@@ -47,6 +88,10 @@ std::vector<std::string> dataset_paths(hid_t file) {
   const herr_t visited = H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths);
 #endif
   if (visited < 0) paths.clear();
+  std::erase_if(paths, [&](const std::string& path) {
+    const Hdf5Handle dataset(H5Dopen2(file, path.c_str(), H5P_DEFAULT), H5Dclose);
+    return dataset && is_netcdf_dimension(dataset.id());
+  });
   return paths;
 }
 
@@ -66,6 +111,22 @@ Hdf5Arrays::~Hdf5Arrays() = default;
 
 std::vector<std::string> Hdf5Arrays::paths() const { return dataset_paths(file_->id); }
 
+std::vector<int64_t> Hdf5Arrays::shape(const std::string& path) const {
+  const Hdf5Handle dataset(H5Dopen2(file_->id, path.c_str(), H5P_DEFAULT), H5Dclose);
+  const Hdf5Handle space(dataset ? H5Dget_space(dataset.id()) : -1, H5Sclose);
+  const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : 0;
+  std::vector<hsize_t> sizes(static_cast<size_t>(std::max(rank, 0)));
+  if (rank > 0) H5Sget_simple_extent_dims(space.id(), sizes.data(), nullptr);
+  return {sizes.begin(), sizes.end()};
+}
+
+uint64_t Hdf5Arrays::bytes(const std::string& path) const { return unpacked_bytes(file_->id, path.c_str()); }
+
+std::optional<double> Hdf5Arrays::attribute(const std::string& group, const char* name) const {
+  const Hdf5Handle object(H5Oopen(file_->id, group.c_str(), H5P_DEFAULT), H5Oclose);
+  return object ? hdf5_number(object.id(), name) : std::nullopt;
+}
+
 NamedArray Hdf5Arrays::read(const std::string& path, const std::string& name,
                             const std::string& where) const {
   const hid_t file = file_->id;
@@ -79,12 +140,13 @@ NamedArray Hdf5Arrays::read(const std::string& path, const std::string& name,
   const Hdf5Handle space(H5Dget_space(dataset.id()), H5Sclose);
   const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
   const bool wide = H5Tget_size(type.id()) == 8;
+  const Hdf5Packing packing = hdf5_packing(dataset.id(), where + ": " + path);
   if (kind == H5T_FLOAT) {
-    wide ? read_as<double>(file, path, rank, H5T_NATIVE_DOUBLE, 'f', where, array)
-         : read_as<float>(file, path, rank, H5T_NATIVE_FLOAT, 'f', where, array);
+    wide ? keep_floats(read_as<double>(file, path, rank, H5T_NATIVE_DOUBLE, where, array), packing, array)
+         : keep_floats(read_as<float>(file, path, rank, H5T_NATIVE_FLOAT, where, array), packing, array);
   } else {
-    wide ? read_as<int64_t>(file, path, rank, H5T_NATIVE_INT64, 'i', where, array)
-         : read_as<int32_t>(file, path, rank, H5T_NATIVE_INT32, 'i', where, array);
+    wide ? keep_integers(read_as<int64_t>(file, path, rank, H5T_NATIVE_INT64, where, array), packing, array)
+         : keep_integers(read_as<int32_t>(file, path, rank, H5T_NATIVE_INT32, where, array), packing, array);
   }
   return array;
 }
@@ -119,11 +181,14 @@ Hdf5Arrays::Hdf5Arrays(const std::filesystem::path& path) {
 }
 Hdf5Arrays::~Hdf5Arrays() = default;
 std::vector<std::string> Hdf5Arrays::paths() const { return {}; }
+std::vector<int64_t> Hdf5Arrays::shape(const std::string&) const { return {}; }
+uint64_t Hdf5Arrays::bytes(const std::string&) const { return 0; }
+std::optional<double> Hdf5Arrays::attribute(const std::string&, const char*) const { return {}; }
 NamedArray Hdf5Arrays::read(const std::string&, const std::string&, const std::string&) const { return {}; }
 
 std::unique_ptr<TrajectorySource> hdf5_in_child(const std::filesystem::path&, uint64_t, OpenSource open,
                                                 WarningCallback warn) {
-  return open(warn, [] {});  // no HDF5 in this build, so no child process
+  return open(warn, [](uint64_t) {});  // no HDF5 in this build, so no child process
 }
 
 }  // namespace meshgrad

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,16 @@ class Hdf5Arrays {
   ~Hdf5Arrays();
   Hdf5Arrays(const Hdf5Arrays&) = delete;
   Hdf5Arrays& operator=(const Hdf5Arrays&) = delete;
-  /// Paths of all data sets, such as "flow/u".
+  /// Paths of all data sets, such as "flow/u", but for dimensions of netCDF-4 without values.
   std::vector<std::string> paths() const;
-  /// A data set as `name`; without numbers where it holds others. Throws DataError with `where` for data that
-  /// is missing, damaged, or in another file.
+  std::vector<int64_t> shape(const std::string& dataset) const;
+  /// What it takes in memory.
+  uint64_t bytes(const std::string& dataset) const;
+  /// The number of an attribute of a group or a data set.
+  std::optional<double> attribute(const std::string& object, const char* name) const;
+  /// A data set as `name`; without numbers where it holds others. Attributes of CF and UGRID are followed
+  /// (hdf5_attributes.h): scaled values are f64, missing ones nan, or -1 in connectivity. Throws DataError
+  /// with `where` for data that is missing, damaged, or in another file.
   NamedArray read(const std::string& dataset, const std::string& name, const std::string& where) const;
 
  private:

@@ -88,13 +88,12 @@ Hdf5Array<T> read_hdf5_array(hid_t group, const char* name, int rank, hid_t memo
   return array;
 }
 
-/// Throws DataError for what is no HDF5 file.
-inline Hdf5Handle open_hdf5_file(const std::filesystem::path& path) {
-  Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-  if (!file)
-    throw data_error(path.string(), "an HDF5 file", "a file that the HDF5 library does not open",
-                     "copy it again");
-  return file;
-}
+/// What the numbers of a data set take in memory; 0 for one that does not exist, or says more than what is
+/// stored can be.
+uint64_t unpacked_bytes(hid_t group, const char* name);
+
+/// Throws DataError for what the library does not open, with the cause: no HDF5 file, a lock, a mark of its
+/// writer, damage.
+Hdf5Handle open_hdf5_file(const std::filesystem::path& path);
 
 }  // namespace meshgrad

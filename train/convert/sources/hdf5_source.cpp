@@ -14,9 +14,11 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
+#include <meshgrad/train/convert/sources/hdf5_attributes.h>
 #include <meshgrad/train/convert/sources/hdf5_dataset.h>
 #include <meshgrad/train/convert/sources/hdf5_layout.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
@@ -24,59 +26,6 @@
 
 namespace meshgrad {
 namespace {
-
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names(1);
-  for (const char c : text) {
-    if (c == ',') {
-      names.emplace_back();
-    } else if (c != ' ' && c != '\0') {
-      names.back() += c;
-    }
-  }
-  if (names.back().empty()) names.pop_back();
-  return names;
-}
-
-// A string attribute: one text of names with commas, or several strings.
-std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
-  if (H5Aexists(object, attribute_name) <= 0) return {};
-  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
-  const Hdf5Handle type(H5Aget_type(attribute.id()), H5Tclose);
-  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
-  if (!attribute || !type || !space || H5Tget_class(type.id()) != H5T_STRING) return {};
-  const hssize_t points = H5Sget_simple_extent_npoints(space.id());
-  if (points < 1 || points > 65535) return {};
-  const auto count = static_cast<size_t>(points);
-  std::string all;
-  if (H5Tis_variable_str(type.id()) > 0) {
-    std::vector<char*> texts(count, nullptr);
-    const Hdf5Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
-    H5Tset_size(memory.id(), H5T_VARIABLE);
-    H5Tset_cset(memory.id(), H5Tget_cset(type.id()));
-    if (H5Aread(attribute.id(), memory.id(), texts.data()) < 0) return {};
-    for (const char* text : texts) all += std::string(text == nullptr ? "" : text) + ",";
-    H5Dvlen_reclaim(memory.id(), space.id(), H5P_DEFAULT, texts.data());
-  } else {
-    const size_t width = H5Tget_size(type.id());
-    std::string texts(width * count, '\0');
-    if (H5Aread(attribute.id(), type.id(), texts.data()) < 0) return {};
-    for (size_t i = 0; i < count; ++i) all += texts.substr(i * width, width) + ",";
-  }
-  std::vector<std::string> names = split_names(all);
-  std::erase(names, "");
-  return names;
-}
-
-std::optional<double> read_number(hid_t object, const char* attribute_name) {
-  if (H5Aexists(object, attribute_name) <= 0) return std::nullopt;
-  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
-  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
-  double value = 0;
-  const bool single = attribute && space && H5Sget_simple_extent_npoints(space.id()) == 1;
-  if (single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0) return value;
-  return std::nullopt;
-}
 
 bool is_f64(hid_t group, const char* name) {
   const Hdf5Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
@@ -109,10 +58,12 @@ std::vector<std::string> group_names(hid_t data, const std::string& where) {
 
 class Hdf5Source : public TrajectorySource {
  public:
-  Hdf5Source(std::filesystem::path path, std::vector<std::string> fields, WarningCallback warn)
+  Hdf5Source(std::filesystem::path path, std::vector<std::string> fields, WarningCallback warn,
+             AliveCallback alive)
       : path_(std::move(path)),
         fields_(std::move(fields)),
         warn_(std::move(warn)),
+        alive_(std::move(alive)),
         file_(open_hdf5_file(path_)),
         data_(open_data(file_, path_)),
         ids_(group_names(data_.id(), path_.string())) {}
@@ -146,7 +97,7 @@ class Hdf5Source : public TrajectorySource {
     std::vector<std::string> names = fields_;
     for (const hid_t object : {group, data_.id(), file_.id()}) {
       for (const char* attribute : {"features", "feature_names"}) {
-        if (names.empty()) names = read_names(object, attribute);
+        if (names.empty()) names = hdf5_names(object, attribute);
       }
     }
     std::vector<std::string> sorted = names;
@@ -164,7 +115,9 @@ class Hdf5Source : public TrajectorySource {
   RawTrajectory read_group(hid_t group, const std::string& where) {
     constexpr std::string_view kFix =
         "write it as data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges]";
+    alive_(unpacked_bytes(group, "nodal_data") + unpacked_bytes(group, "mesh_edge"));
     const auto nodal = read_hdf5_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where, kFix);
+    check_not_packed(group, where);
     Hdf5Array<double> wide;
     if (is_f64(group, "nodal_data"))
       wide = read_hdf5_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where, kFix);
@@ -178,8 +131,8 @@ class Hdf5Source : public TrajectorySource {
     t.frames = static_cast<int64_t>(nodal.shape[1]);
     t.nodes = static_cast<int64_t>(nodal.shape[2]);
     t.edges = edges.values;
-    std::optional<double> dt = read_number(group, "dt");
-    if (!dt) dt = read_number(file_.id(), "dt");
+    std::optional<double> dt = hdf5_number(group, "dt");
+    if (!dt) dt = hdf5_number(file_.id(), "dt");
     if (dt) t.dt = checked_dt(*dt, where + ": dt");
     for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
       if (rows.name == "mesh_pos") {
@@ -200,6 +153,14 @@ class Hdf5Source : public TrajectorySource {
                        "name the rows: --fields x,y,z,...");
     }
     return t;
+  }
+
+  static void check_not_packed(hid_t group, const std::string& where) {
+    const Hdf5Handle dataset(H5Dopen2(group, "nodal_data", H5P_DEFAULT), H5Dclose);
+    const Hdf5Packing packing = hdf5_packing(dataset.id(), where);
+    if (!packing.scales()) return;
+    throw data_error(where + ": nodal_data", "values without scale_factor and add_offset",
+                     fmt::format("{} and {}", packing.scale, packing.offset), "save the values themselves");
   }
 
   // [frames, nodes, rows] of the named rows, the first `frames` frames.
@@ -273,6 +234,7 @@ class Hdf5Source : public TrajectorySource {
   std::filesystem::path path_;
   std::vector<std::string> fields_;
   WarningCallback warn_;
+  AliveCallback alive_;
   Hdf5Handle file_;
   Hdf5Handle data_;
   std::vector<std::string> ids_;
@@ -282,48 +244,113 @@ class Hdf5Source : public TrajectorySource {
 };
 
 bool has_group_of_data(const std::filesystem::path& path) {
-  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-  return !file || H5Lexists(file.id(), "data", H5P_DEFAULT) > 0;
+  return H5Lexists(open_hdf5_file(path).id(), "data", H5P_DEFAULT) > 0;
 }
 
 // Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
 class ArraySource : public TrajectorySource {
  public:
-  ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn, AliveCallback alive)
+  ArraySource(std::filesystem::path path, ArrayOptions options, WarningCallback warn, AliveCallback alive)
       : path_(std::move(path)),
-        map_(std::move(map)),
+        options_(std::move(options)),
         warn_(std::move(warn)),
         alive_(std::move(alive)),
         arrays_(path_) {
-    layout_ = hdf5_layout(arrays_.paths());
+    const std::vector<std::string> paths = arrays_.paths();
+    const std::set<std::string> known(paths.begin(), paths.end());
+    layout_ = hdf5_layout(paths, {options_.series, options_.separate},
+                          {[&](const std::string& dataset) { return arrays_.shape(dataset); },
+                           [&](const std::string& group) { return time_of_group(group, known); }},
+                          path_.string());
   }
 
-  int64_t records() const override { return static_cast<int64_t>(layout_.groups.size()); }
+  int64_t records() const override { return std::ssize(layout_.trajectories); }
   uint64_t bytes_read() const override { return bytes_; }
 
   std::optional<RawTrajectory> next() override {
-    if (record_ == layout_.groups.size()) return std::nullopt;
-    const std::string& group = layout_.groups[record_];
-    const std::string where = group.empty()
-                                  ? path_.string()
-                                  : fmt::format("{}: {}", path_.string(), group.substr(0, group.size() - 1));
+    if (record_ == layout_.trajectories.size()) return std::nullopt;
+    const std::vector<std::string>& groups = layout_.trajectories[record_];
+    const auto name = [](const std::string& group) { return group.substr(0, group.size() - 1); };
+    std::string where = path_.string();
+    if (!groups.front().empty()) where += ": " + name(groups.front());
+    if (groups.size() > 1) where += " to " + name(groups.back());
+    uint64_t unpacked = 0;
+    for (const std::string& member : layout_.members)
+      for (const std::string& group : groups) unpacked += arrays_.bytes(group + member);
+    for (const auto& [path, as] : layout_.shared_by(groups)) unpacked += arrays_.bytes(path);
     std::vector<NamedArray> arrays;
-    const auto read = [&](const std::string& path, const std::string& name) {
-      alive_();
-      arrays.push_back(arrays_.read(path, name, where));
-    };
-    for (const std::string& member : layout_.members) read(group + member, member);
-    for (const std::string& path : layout_.shared) read(path, path);
-    alive_();
+    for (const std::string& member : layout_.members) {
+      std::vector<NamedArray> frames;
+      for (const std::string& group : groups) {
+        alive_(unpacked);
+        frames.push_back(arrays_.read(group + member, member, where));
+      }
+      arrays.push_back(groups.size() == 1 ? std::move(frames.front()) : over_frames(frames, groups, where));
+    }
+    for (const auto& [path, as] : layout_.shared_by(groups)) {
+      alive_(unpacked);
+      arrays.push_back(arrays_.read(path, as, where));
+    }
+    if (groups.size() > 1) add_times(groups, arrays);
+    alive_(unpacked);
     for (const NamedArray& array : arrays) bytes_ += array.bytes.size();
-    RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, map_, warn_);
+    RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, options_, warn_);
     t.record = static_cast<int64_t>(record_++);
     return t;
   }
 
  private:
+  /// Of an attribute, or of a data set of one number.
+  std::optional<double> time_of_group(const std::string& group, const std::set<std::string>& known) const {
+    for (const char* name : {"time", "times", "t"}) {
+      if (const auto time = arrays_.attribute(group, name)) return time;
+      if (!known.contains(group + name)) continue;
+      const NamedArray array = arrays_.read(group + name, name, path_.string());
+      if (array.numbers && array.array.size() == 1) return to_doubles(array.array).front();
+    }
+    return std::nullopt;
+  }
+
+  /// Times that only attributes say.
+  void add_times(const std::vector<std::string>& groups, std::vector<NamedArray>& arrays) const {
+    std::vector<double> times;
+    for (const std::string& group : groups)
+      for (const char* name : {"time", "times", "t"})
+        if (const auto time = arrays_.attribute(group, name); time && times.size() < groups.size())
+          times.push_back(*time);
+    if (times.size() != groups.size()) return;
+    NamedArray array{.name = "times", .source = "time"};
+    const auto bytes = std::as_bytes(std::span(times));
+    array.bytes.assign(bytes.begin(), bytes.end());
+    array.array = {'f', 8, false, {std::ssize(times)}, array.bytes};
+    arrays.push_back(std::move(array));
+  }
+
+  /// One array of those of all frames; numbers of one are a list.
+  static NamedArray over_frames(const std::vector<NamedArray>& frames, const std::vector<std::string>& groups,
+                                const std::string& where) {
+    const NamedArray& first = frames.front();
+    NamedArray all{.name = first.name, .numbers = first.numbers};
+    if (!first.numbers) return all;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      const NpyArray &one = frames[i].array, &known = first.array;
+      if (one.shape != known.shape || one.kind != known.kind || one.bytes != known.bytes) {
+        throw data_error(fmt::format("{}: {}{}", where, groups[i], first.name),
+                         fmt::format("{} of one type, as {} has", shape_text(known), groups.front()),
+                         shape_text(one),
+                         "write frames of one mesh; --separate makes each group a trajectory");
+      }
+      all.bytes.insert(all.bytes.end(), frames[i].bytes.begin(), frames[i].bytes.end());
+    }
+    all.array = first.array;
+    if (first.array.size() == 1) all.array.shape.clear();
+    all.array.shape.insert(all.array.shape.begin(), std::ssize(frames));
+    all.array.data = all.bytes;
+    return all;
+  }
+
   std::filesystem::path path_;
-  ArrayMap map_;
+  ArrayOptions options_;
   WarningCallback warn_;
   AliveCallback alive_;
   Hdf5Arrays arrays_;
@@ -335,20 +362,21 @@ class ArraySource : public TrajectorySource {
 }  // namespace
 
 std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& path,
-                                                 const std::vector<std::string>& fields, const ArrayMap& map,
-                                                 const WarningCallback& warn,
-                                                 const std::function<void()>& alive) {
-  if (map.empty() && has_group_of_data(path)) return std::make_unique<Hdf5Source>(path, fields, warn);
-  return std::make_unique<ArraySource>(path, map, warn, alive);
+                                                 const std::vector<std::string>& fields,
+                                                 const ArrayOptions& options, const WarningCallback& warn,
+                                                 const AliveCallback& alive) {
+  if (options.map.empty() && has_group_of_data(path))
+    return std::make_unique<Hdf5Source>(path, fields, warn, alive);
+  return std::make_unique<ArraySource>(path, options, warn, alive);
 }
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>& fields, const ArrayMap& map,
-                                            const WarningCallback& warn) {
+                                            const std::vector<std::string>& fields,
+                                            const ArrayOptions& options, const WarningCallback& warn) {
   return hdf5_in_child(
       path, RegularFile(path).bytes(),
-      [path, fields, map](const WarningCallback& warn_parent, const AliveCallback& alive) {
-        return open_hdf5_here(path, fields, map, warn_parent, alive);
+      [path, fields, options](const WarningCallback& warn_parent, const AliveCallback& alive) {
+        return open_hdf5_here(path, fields, options, warn_parent, alive);
       },
       warn);
 }
@@ -360,7 +388,7 @@ std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
 namespace meshgrad {
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>&, const ArrayMap&,
+                                            const std::vector<std::string>&, const ArrayOptions&,
                                             const WarningCallback&) {
   Hdf5Arrays{path};  // says what is missing
   return nullptr;

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <meshgrad/train/convert/sources/array_trajectory.h>
+#include <meshgrad/train/convert/sources/child_source.h>
+#include <meshgrad/train/convert/sources/hdf5_layout.h>
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 
 namespace meshgrad {
@@ -21,16 +23,17 @@ namespace meshgrad {
 ///
 /// A file without the group data, and any file with a map, is read as named arrays (array_trajectory.h). An
 /// array is named by its path, as in "flow/u"; groups with the same arrays are a trajectory each, in numeric
-/// order, where paths begin inside the group. All other arrays belong to each of them.
+/// order, or the frames of some (hdf5_layout.h); paths then begin inside the group. All other arrays belong
+/// to each of them.
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>& fields, const ArrayMap& map,
-                                            const WarningCallback& warn);
+                                            const std::vector<std::string>& fields,
+                                            const ArrayOptions& options, const WarningCallback& warn);
 
 /// The same in this process, which a damaged file may end; in builds with HDF5. `alive` as in child_source.h.
 std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& path,
-                                                 const std::vector<std::string>& fields, const ArrayMap& map,
-                                                 const WarningCallback& warn,
-                                                 const std::function<void()>& alive);
+                                                 const std::vector<std::string>& fields,
+                                                 const ArrayOptions& options, const WarningCallback& warn,
+                                                 const AliveCallback& alive);
 
 /// How rows make up fields; exposed for tests.
 struct RowGroup {

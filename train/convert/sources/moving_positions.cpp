@@ -71,7 +71,7 @@ void add_displaced_positions(RawTrajectory& t, const std::string& name) {
 }
 
 std::string find_displacement(const RawTrajectory& t) {
-  constexpr std::array kNames{"displacement", "displacements", "disp", "depl"};
+  constexpr std::array kNames{"displacement", "displacements", "disp", "disp_", "depl"};
   std::string name;
   for (const RawField& field : t.fields) {
     if (field.name == kWorldPosition) return "";

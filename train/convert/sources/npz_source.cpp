@@ -132,8 +132,8 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
 
 class NpzSource : public TrajectorySource {
  public:
-  NpzSource(std::filesystem::path path, ArrayMap map, WarningCallback warn)
-      : path_(std::move(path)), map_(std::move(map)), warn_(std::move(warn)) {}
+  NpzSource(std::filesystem::path path, ArrayOptions options, WarningCallback warn)
+      : path_(std::move(path)), options_(std::move(options)), warn_(std::move(warn)) {}
 
   int64_t records() const override { return 1; }
   uint64_t bytes_read() const override { return bytes_; }
@@ -142,26 +142,26 @@ class NpzSource : public TrajectorySource {
     const MappedFile file(path_);
     if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
     bytes_ = file.bytes().size();
-    return trajectory_of_npz(file.bytes(), path_.string(), map_, warn_);
+    return trajectory_of_npz(file.bytes(), path_.string(), options_, warn_);
   }
 
  private:
   std::filesystem::path path_;
-  ArrayMap map_;
+  ArrayOptions options_;
   WarningCallback warn_;
   uint64_t bytes_ = 0;
 };
 
 }  // namespace
 
-RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name, const ArrayMap& map,
-                                const WarningCallback& warn) {
-  return trajectory_of_arrays(read_npz(file, name), name, map, warn);
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name,
+                                const ArrayOptions& options, const WarningCallback& warn) {
+  return trajectory_of_arrays(read_npz(file, name), name, options, warn);
 }
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap map,
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions options,
                                            WarningCallback warn) {
-  return std::make_unique<NpzSource>(path, std::move(map), std::move(warn));
+  return std::make_unique<NpzSource>(path, std::move(options), std::move(warn));
 }
 
 }  // namespace meshgrad
@@ -170,15 +170,15 @@ std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, Ar
 
 namespace meshgrad {
 
-RawTrajectory trajectory_of_npz(std::span<const std::byte>, const std::string& name, const ArrayMap&,
+RawTrajectory trajectory_of_npz(std::span<const std::byte>, const std::string& name, const ArrayOptions&,
                                 const WarningCallback&) {
   throw data_error(name, "a build of meshgrad with libzip, which reads NPZ", "a build without libzip",
                    "install libzip-dev and build again, or convert the file to HDF5");
 }
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap map,
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions options,
                                            WarningCallback warn) {
-  trajectory_of_npz({}, path.string(), map, warn);
+  trajectory_of_npz({}, path.string(), options, warn);
   return nullptr;
 }
 

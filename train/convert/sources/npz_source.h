@@ -13,11 +13,11 @@
 namespace meshgrad {
 
 /// One trajectory a file (array_trajectory.h). Throws DataError naming file and array.
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap map = {},
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions options = {},
                                            WarningCallback warn = {});
 
 /// The trajectory in the bytes of an NPZ file; defined for any bytes.
 RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name,
-                                const ArrayMap& map = {}, const WarningCallback& warn = {});
+                                const ArrayOptions& options = {}, const WarningCallback& warn = {});
 
 }  // namespace meshgrad

@@ -18,12 +18,12 @@ DataError without_reader(const std::filesystem::path& file, std::string_view for
 
 }  // namespace
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayMap, WarningCallback) {
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions, WarningCallback) {
   throw without_reader(path, "NPZ");
 }
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>&, const ArrayMap&,
+                                            const std::vector<std::string>&, const ArrayOptions&,
                                             const WarningCallback&) {
   throw without_reader(path, "HDF5");
 }
@@ -49,11 +49,14 @@ std::vector<VtkFrame> frames_of_list(const std::filesystem::path& path) { throw 
 
 std::filesystem::path file_with_mesh(const std::filesystem::path& path) { return path; }
 
-std::vector<std::vector<VtkFrame>> group_frames(std::vector<std::filesystem::path> files, bool,
-                                                const WarningCallback&) {
-  std::vector<std::vector<VtkFrame>> groups;
-  for (std::filesystem::path& file : files) groups.push_back({{std::move(file), std::nullopt}});
-  return groups;
+bool is_list_of_pieces(const std::filesystem::path&) { return false; }
+
+std::vector<std::filesystem::path> pieces_of_file(const std::filesystem::path&) { return {}; }
+
+MeshesOf compare_meshes(const std::filesystem::path&, const std::filesystem::path&) {
+  return MeshesOf::other_cells;
 }
+
+std::optional<double> time_of_file(const std::filesystem::path&) { return std::nullopt; }
 
 }  // namespace meshgrad

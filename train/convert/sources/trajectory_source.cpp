@@ -140,6 +140,8 @@ RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t
   RawTrajectory part = trajectory;
   part.first_frame += first;
   part.frames = count;
+  if (!part.times.empty())
+    part.times.assign(trajectory.times.begin() + first, trajectory.times.begin() + first + count);
   for (RawField& field : part.fields) {
     if (!field.dynamic) continue;
     const int64_t size = trajectory.rows(field.on) * field.components;

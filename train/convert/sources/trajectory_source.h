@@ -32,6 +32,9 @@ struct RawField {
   FieldOn on = FieldOn::node;
   bool node_split = false;   ///< FieldInfo::node_split
   std::vector<double> wide;  ///< the same numbers where the source has f64 that f32 rounds coarsely; or empty
+  /// Whether there is less in it than it has room for; the packer, which knows all trajectories, decides.
+  bool third_is_empty = false;  ///< of 3 components in a plane the last is 0 or nan at every row
+  bool repeats = false;         ///< it is dynamic, and the same in all frames
 
   DType dtype() const;
   size_t size() const;  ///< numbers in `values`
@@ -72,7 +75,8 @@ struct RawTrajectory {
   /// graph on cells.
   CellList source_cells;
   std::vector<double> source_points;
-  double dt = 0;  ///< seconds; 0 when unknown
+  double dt = 0;              ///< seconds; 0 when unknown
+  std::vector<double> times;  ///< [frames] in seconds; empty when unknown
   std::vector<RawField> fields;
   std::map<std::string, std::string> read_as;  ///< of arrays by name: which of them is what (array_map.h)
 

@@ -39,11 +39,11 @@ std::string describe_array(const VtkArray& array);
 /// The shape of a type of linear_grid's cells.
 VtkShape linear_shape(uint8_t type);
 
-/// The grid with only linear cells. A quadratic cell is cut into linear ones whose corners are all of its
-/// nodes, and each of them has its rows of cell arrays; cells that share a face cut it alike. Where floats
-/// are on cells and none on points, it keeps its corners instead, and the mid-side nodes, which no cell has
-/// any more, are dropped. Throws DataError naming the file for sizes that disagree, point numbers outside of
-/// the grid, and cells of other kinds.
+/// The grid with only linear cells, without ghosts (without_ghosts in vtk_pieces.h). A quadratic cell is cut
+/// into linear ones whose corners are all of its nodes, and each of them has its rows of cell arrays; cells
+/// that share a face cut it alike. Where floats are on cells and none on points, it keeps its corners
+/// instead, and the mid-side nodes, which no cell has any more, are dropped. Throws DataError naming the file
+/// for sizes that disagree, point numbers outside of the grid, and cells of other kinds.
 VtkGrid linear_grid(VtkGrid grid, const std::string& name);
 
 }  // namespace meshgrad

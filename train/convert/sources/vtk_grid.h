@@ -42,6 +42,10 @@ struct VtkGrid {
 /// (raw or base64), uncompressed or by zlib, in either byte order; its pieces one after another. Defined for
 /// any bytes; throws DataError that names file and array. Its cells are linear (linear_grid in vtk_cells.h).
 VtkGrid parse_vtk_xml(std::span<const std::byte> file, const std::string& name);
+/// The same before linear_grid, for join_pieces (vtk_pieces.h).
+VtkGrid read_vtk_piece(std::span<const std::byte> file, const std::string& name);
+/// Only the arrays of the whole grid, of an XML file or a legacy one.
+std::vector<VtkArray> field_data_of_vtk(std::span<const std::byte> file, const std::string& name);
 
 /// The grid of a legacy file (.vtk, versions 1 to 5.1) of type UNSTRUCTURED_GRID or POLYDATA, ASCII or
 /// BINARY. Likewise.

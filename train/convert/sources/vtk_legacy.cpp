@@ -119,8 +119,9 @@ class LegacyReader {
     }
     if (arrays_ == nullptr) throw unexpected("POINT_DATA or CELL_DATA before it", word);
     const std::string name = decoded_name(text_.word());
+    reading_ = name;
     if (word == "SCALARS") {
-      const VtkType of = type();
+      const VtkType of = type_after(name);
       // Then, on the same line, how many components, or nothing for one. A line LOOKUP_TABLE may follow.
       VtkText rest = text_;
       VtkText line(rest.line());
@@ -132,11 +133,11 @@ class LegacyReader {
       }
       add(name, wide, of);
     } else if (word == "VECTORS" || word == "NORMALS") {
-      add(name, 3, type());
+      add(name, 3, type_after(name));
     } else if (word == "TENSORS") {
-      add(name, 9, type());
+      add(name, 9, type_after(name));
     } else if (word == "TENSORS6") {
-      add(name, 6, type());
+      add(name, 6, type_after(name));
     } else if (word == "TEXTURE_COORDINATES") {
       const int wide = small_number(text_.word());
       add(name, wide, type());
@@ -161,6 +162,7 @@ class LegacyReader {
         skip_metadata();
         name = decoded_name(text_.word());
       }
+      reading_ = name;
       const size_t components = count(), tuples = count();
       const std::string_view type_name = text_.word();
       if (components > 65535) throw broken("at most 65535 components", fmt::format("{}", components));
@@ -210,11 +212,31 @@ class LegacyReader {
     throw unexpected("a type of numbers", word);
   }
 
+  /// Of an array whose name should be one word.
+  VtkType type_after(const std::string& name) {
+    VtkText rest = text_;
+    if (const auto found = vtk_type(text_.word())) return *found;
+    VtkText line(VtkText(rest).line());
+    std::string words = name;
+    for (std::string_view word = line.word(); !word.empty(); word = line.word()) {
+      if (vtk_type(word))
+        throw data_error(name_, "names of arrays without spaces, as %20",
+                         fmt::format("\"{}\"", words.substr(0, 80)),
+                         "rename the array, or write the file with VTK or meshio");
+      words += fmt::format(" {}", word);
+    }
+    throw unexpected("a type of numbers", rest.word());
+  }
+
   VtkValues numbers(size_t count, VtkType type) {
     if (!binary_) {
       const VtkText before = text_;
       auto values = text_.values(count, type);
-      if (!values) throw broken(fmt::format("{} numbers", count), before.fault(count, type));
+      if (!values) {
+        throw data_error(reading_.empty() ? name_ : fmt::format("{}: array {}", name_, reading_),
+                         fmt::format("{} numbers", count), before.fault(count, type),
+                         "correct the text, or write the file with VTK or meshio");
+      }
       return std::move(*values);
     }
     text_.line();  // the rest of the line before
@@ -300,6 +322,7 @@ class LegacyReader {
   VtkText text_;
   bool binary_ = false;
   std::vector<VtkArray>* arrays_ = nullptr;
+  std::string reading_;  // the array whose numbers come next; empty before the first
   size_t rows_ = 0;
   VtkGrid grid_;
 };

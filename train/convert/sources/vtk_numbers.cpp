@@ -5,8 +5,8 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include <meshgrad/train/convert/sources/vtk_numbers.h>
@@ -79,15 +79,46 @@ std::vector<int64_t> integers(std::span<const std::byte> bytes, size_t size, boo
   return converted<Long, int64_t>(bytes, big_endian);
 }
 
-bool read_number(std::string_view word, double& value) {
+/// A real number as Fortran writes it: with a plus sign, with D for E, or without the E of a long exponent,
+/// as "0.100-104".
+std::string with_exponent(std::string_view word) {
+  std::string text(word.substr(word.starts_with('+') ? 1 : 0));
+  for (char& c : text)
+    if (c == 'D' || c == 'd') c = 'e';
+  const size_t sign = text.find_first_of("+-", 1);
+  const bool long_exponent =
+      sign != std::string::npos && text.size() - sign == 4;  // of three digits, only then
+  if (long_exponent && text[sign - 1] >= '0' && text[sign - 1] <= '9') text.insert(sign, 1, 'e');
+  return text;
+}
+
+/// 0 or infinity, by the size of a number that double has no room for.
+double out_of_range(std::string_view word) {
+  const bool negative = word.starts_with('-');
+  if (negative) word.remove_prefix(1);
+  const size_t exponent = word.find_first_of("eE");
+  const bool small = exponent == std::string_view::npos ? word.starts_with('0') || word.starts_with('.')
+                                                        : word.substr(exponent + 1).starts_with('-');
+  const double size = small ? 0.0 : std::numeric_limits<double>::infinity();
+  return negative ? -size : size;
+}
+
+bool read_plain_number(std::string_view word, double& value) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error == std::errc()) return end == word.data() + word.size();
   if (error != std::errc::result_out_of_range) return false;
-  value = std::strtod(std::string(word).c_str(), nullptr);  // 0 or infinity, by its size
+  value = out_of_range(word);
   return true;
 }
 
+bool read_number(std::string_view word, double& value) {
+  if (read_plain_number(word, value)) return true;
+  const bool numeric = !word.empty() && word.find_first_not_of("0123456789+-.dDeE") == std::string_view::npos;
+  return numeric && read_plain_number(with_exponent(word), value);
+}
+
 bool read_number(std::string_view word, int64_t& value) {
+  if (word.starts_with('+') && word.size() > 1 && word[1] != '-') word.remove_prefix(1);
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   return error == std::errc() && end == word.data() + word.size();
 }

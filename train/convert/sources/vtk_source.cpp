@@ -4,13 +4,16 @@
 #include <pugixml.hpp>
 
 #include <algorithm>
-#include <map>
+#include <cmath>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/grid_frames.h>
+#include <meshgrad/train/convert/sources/vtk_cells.h>
 #include <meshgrad/train/convert/sources/vtk_grid.h>
+#include <meshgrad/train/convert/sources/vtk_pieces.h>
 #include <meshgrad/train/convert/sources/vtk_source.h>
+#include <meshgrad/train/convert/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/mapped_file.h>
 
 namespace meshgrad {
@@ -28,6 +31,14 @@ pugi::xml_document read_xml(std::span<const std::byte> content, const fs::path& 
 }
 
 VtkGrid read_grid(const fs::path& path) {
+  if (is_list_of_pieces(path)) {
+    std::vector<VtkGrid> pieces;
+    for (const fs::path& piece : pieces_of_file(path)) {
+      const MappedFile file(piece);
+      pieces.push_back(read_vtk_piece(file.bytes(), piece.string()));
+    }
+    return linear_grid(join_pieces(std::move(pieces), path.string()), path.string());
+  }
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   return text.starts_with("# vtk") ? parse_vtk_legacy(file.bytes(), path.string())
@@ -64,22 +75,6 @@ std::vector<VtkFrame> frames_of_series(std::span<const std::byte> content, const
   return frames;
 }
 
-// "flow_" and 12 of "flow_12"; the number is empty for "flow".
-std::pair<std::string, std::string> split_number(const std::string& stem) {
-  size_t begin = stem.size();
-  while (begin > 0 && stem[begin - 1] >= '0' && stem[begin - 1] <= '9') --begin;
-  return {stem.substr(0, begin), stem.substr(begin)};
-}
-
-enum class Alike : uint8_t { no, cells, mesh };
-
-Alike compare(const fs::path& a, const fs::path& b) {
-  const VtkGrid first = read_grid(file_with_mesh(a)), second = read_grid(file_with_mesh(b));
-  if (first.types != second.types || first.ends != second.ends || first.connectivity != second.connectivity)
-    return Alike::no;
-  return first.points.values == second.points.values ? Alike::mesh : Alike::cells;
-}
-
 }  // namespace
 
 bool is_frame_list(const fs::path& path) {
@@ -108,6 +103,23 @@ std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const
                      "merge the parts of a frame: in ParaView, Merge Blocks, then save as .vtu");
   }
   return frames;
+}
+
+bool is_list_of_pieces(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".pvtu" || extension == ".pvtp" || extension == ".vtpd";
+}
+
+std::vector<fs::path> pieces_of_file(const fs::path& path) {
+  const MappedFile file(path);
+  const pugi::xml_document document = read_xml(file.bytes(), path, "XML with the pieces of a grid");
+  std::vector<fs::path> pieces;
+  for (const pugi::xpath_node& found :
+       document.select_nodes("/VTKFile/*/Piece/@Source | /VTKFile/vtkPartitionedDataSet/DataSet/@file"))
+    pieces.push_back(path.parent_path() / found.attribute().value());
+  if (!pieces.empty()) return pieces;
+  throw data_error(path.string(), "pieces of a PUnstructuredGrid, a PPolyData or a vtkPartitionedDataSet",
+                   "none", "write the file again with the solver");
 }
 
 fs::path file_with_mesh(const fs::path& path) {
@@ -139,36 +151,20 @@ std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames,
   return open_grids(std::move(grids), std::move(node_types), std::move(warn));
 }
 
-std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, bool separate,
-                                                const WarningCallback& warn) {
-  std::map<std::pair<fs::path, std::string>, std::vector<std::pair<std::string, fs::path>>> families;
-  for (const fs::path& file : files) {
-    const auto [prefix, number] = split_number(file.stem().string());
-    const std::string family = number.empty() || separate ? file.filename().string() + "/" : prefix;
-    families[{file.parent_path(), family + file.extension().string()}].emplace_back(number, file);
-  }
-  std::vector<std::vector<VtkFrame>> groups;
-  for (auto& [name, members] : families) {
-    std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) {
-      // Numbers without their leading zeros: the longer one is larger.
-      const std::string x = a.first.substr(std::min(a.first.find_first_not_of('0'), a.first.size()));
-      const std::string y = b.first.substr(std::min(b.first.find_first_not_of('0'), b.first.size()));
-      return x.size() != y.size() ? x.size() < y.size() : x != y ? x < y : a.second < b.second;
-    });
-    const Alike alike = members.size() > 1 ? compare(members[0].second, members[1].second) : Alike::no;
-    const bool series = alike == Alike::mesh;
-    if (alike == Alike::cells && warn) {
-      warn(fmt::format(
-          "[{}] has the cells of {} and other points: each of these {} files is a mesh of its own; for the "
-          "frames of one mesh that moves, list them in a .pvd or .series file and convert that",
-          members[1].second.string(), members[0].second.filename().string(), members.size()));
-    }
-    for (size_t i = 0; i < members.size(); ++i) {
-      if (!series || i == 0) groups.emplace_back();
-      groups.back().push_back({members[i].second, std::nullopt});
-    }
-  }
-  return groups;
+MeshesOf compare_meshes(const fs::path& a, const fs::path& b) {
+  const VtkGrid first = read_grid(file_with_mesh(a)), second = read_grid(file_with_mesh(b));
+  if (!find_cells(first, second)) return MeshesOf::other_cells;
+  return first.points.values == second.points.values ? MeshesOf::one : MeshesOf::other_points;
+}
+
+std::optional<double> time_of_file(const fs::path& path) {
+  const fs::path file = file_with_mesh(path);
+  const fs::path with_time = is_list_of_pieces(file) ? pieces_of_file(file).front() : file;
+  VtkGrid grid;
+  const MappedFile mapped(with_time);
+  grid.field_arrays = field_data_of_vtk(mapped.bytes(), with_time.string());
+  const std::optional<double> time = time_of(grid);
+  return time && std::isfinite(*time) ? time : std::nullopt;
 }
 
 }  // namespace meshgrad

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of VTK: .vtu, .vtp and .vtk, .vtm that names them, and the lists .pvd and .series that make a
-// trajectory of them.
+// Files of VTK: .vtu, .vtp and .vtk, .vtm, .pvtu, .pvtp and .vtpd that name them, and the lists .pvd and
+// .series that make a trajectory of them.
 #pragma once
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 
@@ -39,11 +39,15 @@ bool is_frame_list(const std::filesystem::path& path);
 std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames,
                                            std::optional<std::string> node_types, WarningCallback warn);
 
-/// Files of a folder as series: files named alike but for a last number, flow_0.vtu, flow_1.vtu, .., whose
-/// first two have the same cells and points, are frames of one trajectory, in the order of the number, unless
-/// `separate`. All other files are trajectories of one frame; `warn` is told of those that have the same
-/// cells and other points, and may be frames of a mesh that moves.
-std::vector<std::vector<VtkFrame>> group_frames(std::vector<std::filesystem::path> files, bool separate,
-                                                const WarningCallback& warn = nullptr);
+/// Whether the file names the pieces of a grid (.pvtu, .pvtp, .vtpd), which are read as one (vtk_pieces.h).
+bool is_list_of_pieces(const std::filesystem::path& path);
+std::vector<std::filesystem::path> pieces_of_file(const std::filesystem::path& path);
+
+/// Whether two files have the same mesh; cells may come in another order.
+enum class MeshesOf : uint8_t { one, other_points, other_cells };
+MeshesOf compare_meshes(const std::filesystem::path& a, const std::filesystem::path& b);
+
+/// The time that a file says (TimeValue), without its points, cells and arrays where it is XML.
+std::optional<double> time_of_file(const std::filesystem::path& path);
 
 }  // namespace meshgrad

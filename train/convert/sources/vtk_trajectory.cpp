@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <meshgrad/train/convert/cell_graph.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/convert/sources/vtk_cells.h>
+#include <meshgrad/train/convert/sources/vtk_pieces.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/value_offset.h>
 
@@ -83,14 +85,17 @@ std::vector<T> first_columns(const std::vector<T>& values, size_t width, size_t 
   return kept;
 }
 
-// Whether the third of three components is 0 everywhere.
-bool third_is_zero(const VtkArray& array) {
+// Whether the third of three components is 0 everywhere, or nan everywhere, as what a plane has not.
+bool third_is_empty(const VtkArray& array) {
   if (array.components != 3) return false;
   return std::visit(
       [](const auto& values) {
-        for (size_t i = 2; i < values.size(); i += 3)
-          if (values[i] != 0) return false;
-        return true;
+        bool zero = true, nan = true;
+        for (size_t i = 2; i < values.size() && (zero || nan); i += 3) {
+          zero = zero && values[i] == 0;
+          nan = nan && std::isnan(static_cast<double>(values[i]));
+        }
+        return zero || nan;
       },
       array.values);
 }
@@ -98,6 +103,18 @@ bool third_is_zero(const VtkArray& array) {
 void drop_third(VtkArray& array) {
   std::visit([](auto& values) { values = first_columns(values, 3, 2); }, array.values);
   array.components = 2;
+}
+
+// Whether all rows are the first.
+bool repeats(const VtkArray& array) {
+  return std::visit(
+      [&](const auto& values) {
+        const auto width = static_cast<size_t>(array.components);
+        for (size_t i = width; i < values.size(); ++i)
+          if (values[i] != values[i - width]) return false;
+        return true;
+      },
+      array.values);
 }
 
 std::vector<int64_t> type_numbers(const VtkArray& array, const std::string& name) {
@@ -123,6 +140,7 @@ const VtkArray* find_array(const std::vector<VtkArray>& arrays, std::string_view
 }
 
 constexpr std::string_view kDefaultTypes = "node_type";
+constexpr std::array<std::string_view, 4> kTimeArrays{"TimeValue", "TIME", "Time", "time"};
 
 }  // namespace
 
@@ -136,11 +154,7 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, std::optiona
   if (cell_dim_ == 1) build_lines(grid);
   if (cell_dim_ == 2) build_surface(grid);
   if (cell_dim_ == 3) build_solid(grid);
-  connectivity_ = grid.connectivity;
-  ends_ = grid.ends;
-  faces_ = grid.faces;
-  types_ = grid.types;
-  points_ = grid.points;
+  mesh_ = {grid.points, grid.connectivity, grid.ends, grid.types, grid.faces, grid.face_ends, {}, {}, {}, {}};
   choose_arrays(grid);
   read_node_types(grid);
 }
@@ -228,26 +242,33 @@ void VtkTrajectory::build_polyhedra(const VtkGrid& grid) {
 }
 
 // The rows of an array that belong to the mesh.
-VtkArray VtkTrajectory::rows_of(const VtkArray& array, bool of_points) const {
-  if (of_points) return array;
-  VtkArray rows{array.name, array.components, {}};
-  const auto width = static_cast<std::ptrdiff_t>(array.components);
-  std::visit(
-      [&](const auto& values) {
-        std::remove_cvref_t<decltype(values)> kept;
-        for (const int64_t cell : cells_)
-          kept.insert(kept.end(), values.begin() + cell * width, values.begin() + (cell + 1) * width);
-        rows.values = std::move(kept);
-      },
-      array.values);
-  return rows;
+VtkArray VtkTrajectory::rows_of(const VtkArray& array, FieldOn on) const {
+  return on == FieldOn::cell ? rows_of_array(array, cells_) : array;
+}
+
+/// Conditions of the whole grid.
+void VtkTrajectory::choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out) {
+  constexpr size_t kMost = 64;
+  for (const VtkArray& array : grid.field_arrays) {
+    const bool of_time = std::ranges::find(kTimeArrays, array.name) != kTimeArrays.end();
+    if (of_time || array.name == "CYCLE" || array.name.starts_with("vtk") || array.size() == 0) continue;
+    const bool integers = std::holds_alternative<std::vector<int64_t>>(array.values);
+    const bool known =
+        std::ranges::any_of(sources_, [&](const Source& source) { return source.values.name == array.name; });
+    if (integers || known || array.name.empty() || array.size() > kMost) {
+      left_out.push_back(array.name + " of the whole grid");
+    } else {
+      sources_.push_back({FieldOn::graph, {array.name, static_cast<int>(array.size()), array.values}});
+    }
+  }
 }
 
 void VtkTrajectory::choose_arrays(const VtkGrid& grid) {
   const std::string types = wanted_types_.value_or("");
   std::vector<std::string> left_out = grid.left_out;
   const bool a_row_an_edge = trajectory_.edges.size() == cells_.size() * 2;
-  for (const bool of_points : {true, false}) {
+  for (const FieldOn on : {FieldOn::node, FieldOn::cell}) {
+    const bool of_points = on == FieldOn::node;
     for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
       names_.insert(array.name);
       if (array.name == kDefaultTypes && wanted_types_ != "" && types != kDefaultTypes && warn_) {
@@ -262,13 +283,16 @@ void VtkTrajectory::choose_arrays(const VtkGrid& grid) {
       if (array.name.empty() || known || (!of_points && cell_dim_ == 1 && !a_row_an_edge)) {
         left_out.push_back(array.name.empty() ? "one without a name" : array.name + " of cells");
       } else {
-        sources_.push_back({of_points, rows_of(array, of_points)});
+        sources_.push_back({on, rows_of(array, on)});
       }
     }
   }
+  choose_graph_arrays(grid, left_out);
   if (left_out.empty() || !warn_) return;
-  warn_(fmt::format("[{}] arrays left out (no numbers, or the name of another one): {}", trajectory_.name,
-                    fmt::join(left_out, ", ")));
+  warn_(fmt::format(
+      "[{}] arrays left out (no numbers, more than 64 or integers of the whole grid, or the name of "
+      "another one): {}",
+      trajectory_.name, fmt::join(left_out, ", ")));
 }
 
 void VtkTrajectory::read_node_types(const VtkGrid& grid) {
@@ -304,9 +328,12 @@ void VtkTrajectory::read_node_types(const VtkGrid& grid) {
   }
 }
 
-bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
-  return grid.point_count() == trajectory_.nodes && grid.types == types_ && grid.ends == ends_ &&
-         grid.connectivity == connectivity_ && grid.faces == faces_;
+bool VtkTrajectory::take_cell_order(VtkGrid& grid) const {
+  const auto cells = find_cells(mesh_, grid);
+  if (!cells) return false;
+  if (!std::ranges::is_sorted(*cells))
+    for (VtkArray& array : grid.cell_arrays) array = rows_of_array(array, *cells);
+  return true;
 }
 
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
@@ -320,16 +347,21 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
     }
   }
   for (Source& source : sources_) {
-    const VtkArray* array =
-        find_array(source.of_points ? grid.point_arrays : grid.cell_arrays, source.values.name);
-    if (array == nullptr || array->components != source.values.components ||
-        array->values.index() != source.values.values.index()) {
+    const VtkArray* array = find_array(source.on == FieldOn::node   ? grid.point_arrays
+                                       : source.on == FieldOn::cell ? grid.cell_arrays
+                                                                    : grid.field_arrays,
+                                       source.values.name);
+    const bool other_size =
+        array != nullptr &&
+        (source.on == FieldOn::graph ? static_cast<int64_t>(array->size()) != source.values.components
+                                     : array->components != source.values.components);
+    if (array == nullptr || other_size || array->values.index() != source.values.values.index()) {
       throw data_error(fmt::format("{}: array {}", name, source.values.name),
                        describe_array(source.values) + ", as in the first frame",
                        array == nullptr ? "none" : describe_array(*array),
                        "save the same arrays in every frame");
     }
-    const VtkArray more = rows_of(*array, source.of_points);
+    const VtkArray more = rows_of(*array, source.on);
     std::visit(
         [&](auto& values) {
           const auto& added = std::get<std::remove_reference_t<decltype(values)>>(more.values);
@@ -341,7 +373,7 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
 
 /// Points of all frames, from the first frame that moves on.
 void VtkTrajectory::keep_points(const VtkArray& points) {
-  const std::vector<double> first = as_doubles(points_), now = as_doubles(points);
+  const std::vector<double> first = as_doubles(mesh_.points), now = as_doubles(points);
   if (moving_.empty()) {
     if (now == first) return;
     for (int64_t frame = 0; frame < trajectory_.frames; ++frame)
@@ -350,34 +382,36 @@ void VtkTrajectory::keep_points(const VtkArray& points) {
   moving_.insert(moving_.end(), now.begin(), now.end());
 }
 
-RawTrajectory VtkTrajectory::finish() {
+RawTrajectory VtkTrajectory::finish(bool series) {
   RawTrajectory& t = trajectory_;
-  if (t.dim == 2) drop_third(points_);
-  t.wide_positions = as_doubles(points_);
+  if (t.dim == 2) drop_third(mesh_.points);
+  t.wide_positions = as_doubles(mesh_.points);
   t.positions.assign(t.wide_positions.begin(), t.wide_positions.end());
-  const bool f64 = std::holds_alternative<std::vector<double>>(points_.values);
+  const bool f64 = std::holds_alternative<std::vector<double>>(mesh_.points.values);
   if (!f64 || !are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
-  for (Source& source : sources_) t.fields.push_back(field_of(source));
+  for (Source& source : sources_) t.fields.push_back(field_of(source, series));
   if (!moving_.empty()) {
     VtkArray positions{std::string(kWorldPosition), 3, std::move(moving_)};
-    if (t.dim == 2 && third_is_zero(positions)) drop_third(positions);
+    const bool flat = t.dim == 2 && third_is_empty(positions);
     auto& wide = std::get<std::vector<double>>(positions.values);
     std::vector<float> all(wide.begin(), wide.end());
     add_world_position(t, positions.components, std::move(all),
                        f64 ? std::move(wide) : std::vector<double>());
+    t.fields.back().third_is_empty = flat;
   }
   std::sort(t.fields.begin(), t.fields.end(),
             [](const RawField& a, const RawField& b) { return a.name < b.name; });
   return std::move(t);
 }
 
-RawField VtkTrajectory::field_of(Source& source) const {
-  if (trajectory_.dim == 2 && third_is_zero(source.values)) drop_third(source.values);
+RawField VtkTrajectory::field_of(Source& source, bool series) const {
   RawField field;
+  field.third_is_empty = trajectory_.dim == 2 && source.on != FieldOn::graph && third_is_empty(source.values);
   field.name = source.values.name;
   field.components = source.values.components;
-  field.dynamic = trajectory_.frames > 1;
-  field.on = source.of_points ? FieldOn::node : cell_dim_ == 1 ? FieldOn::edge : FieldOn::cell;
+  field.dynamic = series || trajectory_.frames > 1;
+  field.on = source.on == FieldOn::cell && cell_dim_ == 1 ? FieldOn::edge : source.on;
+  field.repeats = source.on == FieldOn::graph && field.dynamic && repeats(source.values);
   if (auto* floats = std::get_if<std::vector<float>>(&source.values.values)) {
     field.values = std::move(*floats);
   } else if (auto* doubles = std::get_if<std::vector<double>>(&source.values.values)) {
@@ -395,7 +429,7 @@ RawField VtkTrajectory::field_of(Source& source) const {
 }
 
 std::optional<double> time_of(const VtkGrid& grid) {
-  for (const char* name : {"TimeValue", "TIME"}) {
+  for (const std::string_view name : kTimeArrays) {
     const VtkArray* array = find_array(grid.field_arrays, name);
     if (array != nullptr && array->size() == 1) return as_doubles(*array)[0];
   }

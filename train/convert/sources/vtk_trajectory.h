@@ -14,11 +14,11 @@ namespace meshgrad {
 /// Frames on one mesh. Cells of the largest dimension make the mesh: lines, triangles, quads, polygons,
 /// tetrahedra, hexahedra, polyhedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids,
 /// wedges and pyramids hexahedra that repeat nodes, with the same edges; with polyhedra among them all are
-/// given by their faces. The plane z = constant is 2-D, where vectors
-/// whose third component is 0 everywhere have two.
+/// given by their faces. The plane z = constant is 2-D.
 ///
-/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines. Arrays that
-/// VTK itself adds (vtkGhostType and others), and a cell array with the name of a point array, are left out.
+/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines; arrays of at
+/// most 64 floats of the whole grid are on the graph, but for its time. Arrays that VTK itself adds
+/// (vtkGhostType and others), and a cell array with the name of a point array, are left out.
 ///
 /// Node types come from the array `node_types`: of points; or of cells, where a node has the largest number
 /// of the cells around it, of those of lower dimension (boundary faces) where there are any. Empty:
@@ -30,17 +30,19 @@ class VtkTrajectory {
   VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
                 WarningCallback warn);
 
-  /// Whether a further frame has these cells; its points may have moved.
-  bool has_cells_of(const VtkGrid& grid) const;
+  /// Whether a further frame has these cells, in any order; `grid` then has its arrays of cells in the order
+  /// of the first frame. Its points may have moved.
+  bool take_cell_order(VtkGrid& grid) const;
   /// A further frame of the same cells. Points that move become the field "world_pos" (moving_positions.h).
   /// Throws DataError where an array of the first frame is missing or of another kind.
   void append(const VtkGrid& grid, const std::string& name);
-  RawTrajectory finish();
+  /// `series`: of frames over time, also where this part has only one.
+  RawTrajectory finish(bool series);
 
  private:
   struct Source {
-    bool of_points = true;  ///< an array of points, not of cells
-    VtkArray values;        ///< of all frames so far
+    FieldOn on = FieldOn::node;  ///< or cell, or graph
+    VtkArray values;             ///< of all frames so far
   };
 
   void choose_cells(const VtkGrid& grid);
@@ -50,8 +52,9 @@ class VtkTrajectory {
   void build_polyhedra(const VtkGrid& grid);
   void choose_arrays(const VtkGrid& grid);
   void read_node_types(const VtkGrid& grid);
-  VtkArray rows_of(const VtkArray& array, bool of_points) const;
-  RawField field_of(Source& source) const;
+  VtkArray rows_of(const VtkArray& array, FieldOn on) const;
+  void choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out);
+  RawField field_of(Source& source, bool series) const;
   void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;
@@ -59,11 +62,9 @@ class VtkTrajectory {
   WarningCallback warn_;
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
-  std::vector<int64_t> connectivity_, ends_, faces_;
-  std::vector<uint8_t> types_;
   std::vector<Source> sources_;
   std::set<std::string> names_;  ///< of all arrays so far
-  VtkArray points_;              ///< of the first frame
+  VtkGrid mesh_;                 ///< of the first frame, without arrays
   std::vector<double> moving_;   ///< of all frames, [frames, points, 3], if some frame has others
 };
 

@@ -102,6 +102,23 @@ class XmlReader {
   }
 
   VtkGrid read() {
+    const pugi::xml_node grid = read_header();
+    const bool surface = std::string_view(grid.name()) == "PolyData";
+    for (const pugi::xml_node& piece : grid.children("Piece"))
+      surface ? read_surface(piece) : read_cells(piece);
+    for (const pugi::xml_node& array : grid.child("FieldData").children("DataArray")) read_field_array(array);
+    return std::move(grid_);
+  }
+
+  std::vector<VtkArray> read_field_data() {
+    const pugi::xml_node grid = read_header();
+    for (const pugi::xml_node& array : grid.child("FieldData").children("DataArray")) read_field_array(array);
+    return std::move(grid_.field_arrays);
+  }
+
+ private:
+  /// How numbers are stored; returns the element of the grid.
+  pugi::xml_node read_header() {
     const std::string type = root_.attribute("type").value();
     big_endian_ = std::string_view(root_.attribute("byte_order").value()) == "BigEndian";
     header_bytes_ = std::string_view(root_.attribute("header_type").value()) == "UInt64" ? 8 : 4;
@@ -118,14 +135,9 @@ class XmlReader {
                            ? "merge the parts: in ParaView, Merge Blocks, then save as .vtu"
                            : "in ParaView, apply Append Datasets, then save as .vtu");
     }
-    const pugi::xml_node grid = root_.child(type.c_str());
-    for (const pugi::xml_node& piece : grid.children("Piece"))
-      type == "PolyData" ? read_surface(piece) : read_cells(piece);
-    for (const pugi::xml_node& array : grid.child("FieldData").children("DataArray")) read_field_data(array);
-    return std::move(grid_);
+    return root_.child(type.c_str());
   }
 
- private:
   DataError broken(std::string_view needed, std::string_view got) const {
     return data_error(name_, needed, got, "copy the file again, or write it with VTK or meshio");
   }
@@ -440,7 +452,7 @@ class XmlReader {
         all.values);
   }
 
-  void read_field_data(const pugi::xml_node& array) {
+  void read_field_array(const pugi::xml_node& array) {
     const unsigned long long tuples = array.attribute("NumberOfTuples").as_ullong();
     if (tuples == 0 || tuples > (1ULL << 40)) return;
     if (auto read = read_array(array, tuples)) grid_.field_arrays.push_back(std::move(*read));
@@ -460,6 +472,16 @@ class XmlReader {
 
 VtkGrid parse_vtk_xml(std::span<const std::byte> file, const std::string& name) {
   return linear_grid(XmlReader(file, name).read(), name);
+}
+
+VtkGrid read_vtk_piece(std::span<const std::byte> file, const std::string& name) {
+  return XmlReader(file, name).read();
+}
+
+std::vector<VtkArray> field_data_of_vtk(std::span<const std::byte> file, const std::string& name) {
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+  return text.starts_with("# vtk") ? parse_vtk_legacy(file, name).field_arrays
+                                   : XmlReader(file, name).read_field_data();
 }
 
 }  // namespace meshgrad

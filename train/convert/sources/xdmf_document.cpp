@@ -14,6 +14,7 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/grid_frames.h>
+#include <meshgrad/train/convert/sources/xml_entities.h>
 
 namespace meshgrad {
 namespace {
@@ -87,7 +88,10 @@ bool is_plain_path(std::string_view path) {
 class Document {
  public:
   Document(std::span<const std::byte> file, std::string name) : name_(std::move(name)) {
-    const pugi::xml_parse_result result = document_.load_buffer(file.data(), file.size());
+    const std::string_view text(reinterpret_cast<const char*>(file.data()), file.size());
+    const auto expanded = with_entities(text, name_);
+    const std::string_view whole = expanded ? std::string_view(*expanded) : text;
+    const pugi::xml_parse_result result = document_.load_buffer(whole.data(), whole.size());
     if (!result) {
       throw broken("XML", fmt::format("{} at byte {}", result.description(), result.offset));
     }
@@ -248,6 +252,11 @@ class Document {
     made.seek = item.attribute("Seek").as_ullong();
     made.text = without_spaces(item.text().as_string());
     if (made.text.empty() && made.size() > 0) throw refuse("an empty one");
+    if (made.text.starts_with('&') && made.text.find(';') != std::string::npos) {
+      throw data_error(where(parent), "entities that the document type defines",
+                       made.text.substr(0, std::min<size_t>(made.text.find(';') + 1, 80)),
+                       "write the text in place of the entity");
+    }
     return made;
   }
 

@@ -62,6 +62,14 @@ class Hdf5Numbers {
   std::map<fs::path, std::unique_ptr<Hdf5Arrays>> files_;
 };
 
+/// Of a frame's numbers, as f64.
+uint64_t unpacked_bytes(const XdmfFrame& frame) {
+  int64_t numbers = frame.mesh->cells.size() + frame.mesh->points.size();
+  for (const XdmfArray& array : frame.arrays) numbers += array.item.size();
+  constexpr int64_t kMost = int64_t{1} << 36;  // what a file says is not believed beyond
+  return numbers < 0 || numbers > kMost ? 0 : static_cast<uint64_t>(numbers) * sizeof(double);
+}
+
 std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::string& node_types,
                                             const WarningCallback& warn, const AliveCallback& alive) {
   XdmfSeries series = series_of(path);
@@ -78,7 +86,7 @@ std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::str
     std::string name = i == 0 ? path.string() : fmt::format("{}: frame {}", path.string(), i);
     frames.push_back(
         {std::move(name), frame.time, bytes / count, [reader, alive, still, frame = std::move(frame)] {
-           alive();
+           alive(unpacked_bytes(frame));
            return reader->read(frame, *still);
          }});
   }

@@ -129,6 +129,7 @@ Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
   const ConvertReport report = convert(options);
   if (!globals.quiet) {
     for (const std::string& note : report.notes) print_note(note);
+    for (const std::string& line : read_lines(report.read)) print_note("read " + line);
     print_note("read as meshgrad convert does without options; to check it with others, convert it first");
   }
   Checked checked = check_packed(command, options.output);

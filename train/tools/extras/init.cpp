@@ -7,6 +7,7 @@
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 #include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/presets.h>
@@ -45,6 +46,7 @@ fs::path packed_file(fs::path path, const GlobalOptions& globals) {
   const ConvertReport report = convert(options);
   for (const std::string& warning : report.warnings) say("warning: " + warning);
   for (const std::string& note : report.notes) say(note);
+  for (const std::string& line : read_lines(report.read)) say("read " + line);
   say(fmt::format("packed {} into {}; meshgrad convert has options for node types, units, splits and dt",
                   path.string(), packed.string()));
   return packed;

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/convert/sources/array_map.h>
+#include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/describe.h>
@@ -12,8 +14,10 @@
 #include <meshgrad/train/tools/program/progress.h>
 #include <meshgrad/train/tools/program/usage.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -22,14 +26,28 @@ namespace {
 
 struct Options {
   ConvertOptions convert;
-  std::vector<std::string> units, map;
+  std::vector<std::string> units, map, axes;
   std::string by = "auto";
   std::string cells = "auto";
   std::string graph = "auto";
   std::optional<double> dt;
-  bool directed = false, undirected = false;
+  bool directed = false, undirected = false, force = false;
+  std::string manifest;
   bool json = false;
 };
+
+nlohmann::ordered_json read_json(const std::vector<ReadTrajectory>& read) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ReadTrajectory& t : read) {
+    list.push_back({{"name", t.name},
+                    {"split", t.split},
+                    {"frames", t.frames},
+                    {"dt", t.dt},
+                    {"times", t.times},
+                    {"files", t.files}});
+  }
+  return list;
+}
 
 std::string to_json(const ConvertReport& report) {
   const nlohmann::ordered_json json = {
@@ -47,6 +65,7 @@ std::string to_json(const ConvertReport& report) {
       {"map", report.map},
       {"splits", splits_json(report.splits)},
       {"statistics_split", report.statistics_split},
+      {"read", read_json(report.read)},
       {"input_bytes", report.input_bytes},
       {"output_bytes", report.output_bytes},
       {"warnings", report.warnings},
@@ -67,6 +86,7 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
                       report.edges_min, report.edges_max);
   text += "fields    " + fields_text(report.fields) + "\n";
   text += "splits    " + splits_text(report.splits) + "\n";
+  for (const std::string& line : read_lines(report.read)) text += "read      " + line + "\n";
   return text;
 }
 
@@ -81,6 +101,12 @@ std::function<void(const ConvertProgress&)> convert_progress() {
                            counted(progress.total_trajectories, "trajectory", "trajectories"),
                            bytes_text(progress.bytes)));
   };
+}
+
+bool is_packed_file(const std::filesystem::path& path) {
+  std::error_code none;
+  return std::filesystem::is_regular_file(path, none) &&
+         std::ranges::equal(read_file(path, kPackedMagic.size()), kPackedMagic);
 }
 
 SplitBy split_by_named(const std::string& word) {
@@ -154,8 +180,21 @@ int run(const Options& options, const GlobalOptions& globals) {
   convert_options.dt = options.dt.value_or(0);
   convert_options.units = pairs(options.units, "--unit", "FIELD=UNIT", "velocity=m/s");
   convert_options.map = map_of(options.map);
+  convert_options.axes = pairs(options.axes, "--axes", "ARRAY=AXIS,AXIS,..", "velocity=components,nodes");
   if (!globals.quiet) convert_options.progress = convert_progress();
+  const std::string output = convert_options.output.string();
+  if (!options.force && convert_options.save_map.empty() && is_packed_file(convert_options.output)) {
+    if (!is_up_to_date(convert_options)) {
+      throw data_error(output, "a new name", "a packed file of other files or options, or of another version",
+                       "--force replaces it");
+    }
+    if (!options.manifest.empty()) write_manifest(convert_options, options.manifest, false);
+    options.json ? print_result(nlohmann::ordered_json{{"up_to_date", output}}.dump(2) + "\n")
+                 : print_text(fmt::format("up to date {}, which was made of this input\n", output));
+    return kExitOk;
+  }
   const ConvertReport report = convert(convert_options);
+  if (!options.manifest.empty()) write_manifest(convert_options, options.manifest, options.force);
   if (!globals.quiet) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
     for (const std::string& note : report.notes) print_note(note);
@@ -163,9 +202,42 @@ int run(const Options& options, const GlobalOptions& globals) {
   if (options.json) {
     print_result(to_json(report));
   } else {
-    print_text(to_text(report, convert_options.output.string()));
+    print_text(to_text(report, output));
   }
   return kExitOk;
+}
+
+/// Those of arrays and of listed edges.
+void add_array_options(CLI::App& command, Options& options) {
+  ConvertOptions& convert = options.convert;
+  command.add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
+      ->type_name("A,B,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  CLI::Option* directed = command.add_flag(
+      "--directed", options.directed, "Keep listed edges as they are: one way, loops and parallel edges too");
+  command
+      .add_flag("--undirected", options.undirected,
+                "Join the nodes of listed edges both ways, once, without loops")
+      ->excludes(directed);
+  command
+      .add_option("--map", options.map,
+                  "Array of an NPZ or HDF5 file that is positions, cells, edges, types or a field, or a file "
+                  "with such lines; repeated")
+      ->type_name("NAME=ARRAY|@FILE")
+      ->allow_extra_args(false);
+  command
+      .add_option("--axes", options.axes,
+                  "Axes of an NPZ or HDF5 array, of frames, nodes, edges, cells and components; repeated")
+      ->type_name("ARRAY=AXIS,..")
+      ->allow_extra_args(false);
+  command
+      .add_option("--first-node", convert.first_node,
+                  "Number of the first node in cells, edges and facets of NPZ and HDF5: 0 or 1")
+      ->type_name("N")
+      ->check(one_of({"0", "1"}));
+  command.add_option("--save-map", convert.save_map, "File to write what was read as what, for --map @FILE")
+      ->type_name("FILE");
 }
 
 }  // namespace
@@ -211,8 +283,14 @@ void add_convert(CommandLine& line) {
       ->add_option("--displacement", convert.displacement,
                    "Field on nodes that, added to the positions, makes the field world_pos; or none")
       ->type_name("FIELD");
-  command->add_flag("--separate", convert.separate_frames,
-                    "Numbered VTK files are trajectories of one frame each, not a series");
+  command
+      ->add_option(
+          "--series", convert.series,
+          "Which number in names of VTK files or HDF5 groups counts the frames: run_{case}_{frame}.vtu")
+      ->type_name("PATTERN");
+  command->add_flag(
+      "--separate", convert.separate_frames,
+      "Numbered VTK files, HDF5 groups and array files are a trajectory each, not frames of one");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command
@@ -220,30 +298,17 @@ void add_convert(CommandLine& line) {
                    fmt::format("Format of the input: {}", fmt::join(formats, ", ")))
       ->type_name("NAME")
       ->check(one_of(formats));
-  command->add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
-      ->type_name("A,B,...")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  CLI::Option* directed =
-      command->add_flag("--directed", options->directed,
-                        "Keep listed edges as they are: one way, loops and parallel edges too");
-  command
-      ->add_flag("--undirected", options->undirected,
-                 "Join the nodes of listed edges both ways, once, without loops")
-      ->excludes(directed);
-  command
-      ->add_option(
-          "--map", options->map,
-          "Array of an NPZ or HDF5 file that is positions, cells, edges, types or a field, or a file "
-          "with such lines; repeated")
-      ->type_name("NAME=ARRAY|@FILE")
-      ->allow_extra_args(false);
-  command->add_option("--save-map", convert.save_map, "File to write what was read as what, for --map @FILE")
-      ->type_name("FILE");
+  add_array_options(*command, *options);
   command->add_option("--dt", options->dt, "Seconds between frames; replaces the input's")->type_name("S");
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")
       ->type_name("FIELD=UNIT")
       ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--manifest", options->manifest,
+          "File to write what was read from where; as INPUT, such a file is read in place of the others")
+      ->type_name("FILE");
+  command->add_flag("--force", options->force, "Replace OUT.mgd, and the file of --manifest");
   add_json(*command, options->json);
   on_first_run(*command, line, options, run);
 }

@@ -184,6 +184,29 @@ Json splits_json(const std::vector<SplitInfo>& splits) {
   return object;
 }
 
+std::vector<std::string> read_lines(const std::vector<ReadTrajectory>& read) {
+  constexpr size_t kMost = 12;
+  std::vector<std::string> lines;
+  for (const ReadTrajectory& t : read) {
+    if (lines.size() == kMost) {
+      lines.push_back(counted(std::ssize(read) - std::ssize(lines), "more trajectory", "more trajectories"));
+      break;
+    }
+    std::string line = fmt::format("{}: {}", t.name, counted(t.frames, "frame"));
+    if (t.times.size() > 1) {
+      line += fmt::format(", times {:.6g} to {:.6g}", t.times.front(), t.times.back());
+    } else if (!t.times.empty()) {
+      line += fmt::format(", time {:.6g}", t.times.front());
+    } else if (t.frames > 1) {
+      line += t.dt > 0 ? fmt::format(", dt {:.6g}", t.dt) : ", times unknown";
+    }
+    if (t.files.size() > 1)
+      line += fmt::format(", {} files, {} to {}", t.files.size(), t.files.front(), t.files.back());
+    lines.push_back(line + ", in " + t.split);
+  }
+  return lines;
+}
+
 std::string manifest_of(const std::string& path) {
   std::string text = Dataset::open(path).manifest();
   if (!text.empty()) return text + "\n";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contents of packed files and safetensors files as text and JSON.
 #pragma once
+#include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/dataset.h>
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,6 +22,10 @@ std::string splits_text(const std::vector<SplitInfo>& splits);
 nlohmann::ordered_json fields_json(const std::vector<FieldInfo>& fields);
 /// An object: name -> trajectories.
 nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
+
+/// A line for each of the first trajectories that a conversion read: "flow.pvd: 20 frames, times 0 to 0.19,
+/// 20 files, flow_0.vtu to flow_19.vtu, in train"; and one that says how many more there are.
+std::vector<std::string> read_lines(const std::vector<ReadTrajectory>& read);
 
 /// The contents of a packed file or a safetensors file, as text or JSON. Throws DataError if `path` is
 /// neither or cannot be read.
