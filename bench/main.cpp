@@ -60,7 +60,6 @@ struct Options {
   int threads = 0;
   double seconds = 3.0;
   bool quick = false;
-  bool wgmma = false;
 };
 
 /// A pattern is a part of the name; `*` stands for anything.
@@ -87,8 +86,7 @@ RuntimeOptions runtime_options(const Options& options, Device device) {
   return {.device = device,
           .threads = options.threads,
           .allocator = allocator_options(device),
-          .log = [](LogLevel, std::string_view text) { fmt::print(stderr, "note: {}\n", text); },
-          .wgmma = options.wgmma};
+          .log = [](LogLevel, std::string_view text) { fmt::print(stderr, "note: {}\n", text); }};
 }
 
 /// Checks the result, then fills the inputs for timing. Throws when the result differs from the reference's.
@@ -348,8 +346,6 @@ int main(int argc, char** argv) {
     command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
     command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
   }
-  for (CLI::App* command : {run_command, trace_command})
-    command->add_flag("--wgmma", options.wgmma, "As the configuration key wgmma");
   run_command
       ->add_option("--baseline", options.baseline,
                    "Rows of an earlier run to compare with; exits 1 when slower")

@@ -47,7 +47,6 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
   };
   options.autotune = runtime.autotune();
   options.tf32 = runtime.tf32();
-  options.wgmma = runtime.wgmma();
   options.memory = memory_of(runtime, name_, bytes_, frees_);
   options.dry = runtime.dry();
   own_.emplace(std::move(options));

@@ -82,8 +82,7 @@ Runtime::Runtime(RuntimeOptions options)
       seed_(options.seed),
       log_(std::move(options.log)),
       autotune_(options.autotune),
-      tf32_(options.tf32),
-      wgmma_(options.wgmma) {
+      tf32_(options.tf32) {
   if (stream_.on_gpu() && !stream_.dry()) check_code(device(), log_);
 }
 

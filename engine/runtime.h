@@ -29,7 +29,6 @@ struct RuntimeOptions {
   LogSink log{};          ///< receives messages, from any thread; none: they are dropped
   bool autotune = false;  ///< measure the algorithms that GPU libraries offer, and keep the choices on disk
   bool tf32 = false;      ///< GEMMs of f32 on a GPU may round their operands to TF32 (10 bits of fraction)
-  bool wgmma = false;  ///< kernels with products of warpgroups, where the GPU has them; none ran on one yet
   std::shared_ptr<MemorySource>
       memory{};  ///< a host application's memory (make_callback_memory); null: the device's
   /// A host application's cudaStream_t of that device, which all work is then queued on; it outlives the
@@ -58,7 +57,6 @@ class Runtime {
   uint64_t seed() const { return seed_; }
   bool autotune() const { return autotune_; }
   bool tf32() const { return tf32_; }
-  bool wgmma() const { return wgmma_; }
   bool dry() const { return stream_.dry(); }
   /// Library handles (cuBLASLt and its workspace) that the GPU kernels create on first use; only they know
   /// the type of; destroyed with the Runtime.
@@ -80,7 +78,6 @@ class Runtime {
   std::set<std::string> logged_;
   bool autotune_;
   bool tf32_;
-  bool wgmma_;
   std::shared_ptr<void> gpu_libraries_;
 };
 

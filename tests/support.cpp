@@ -13,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <new>
-#include <stdexcept>
 #include <type_traits>
 
 namespace meshgrad::test {
@@ -94,12 +93,6 @@ double magnitude(const Matrix& matrix) {
 }
 
 Runtime make_runtime(int threads, Device device) { return Runtime({.device = device, .threads = threads}); }
-Runtime make_wgmma_runtime() {
-  const auto refuse = [](LogLevel, std::string_view text) {
-    if (text.find("by threads") != std::string_view::npos) throw std::runtime_error(std::string(text));
-  };
-  return Runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .log = refuse, .wgmma = true});
-}
 
 Matrix RandomMatrices::normal(int64_t rows, int64_t cols, double scale) {
   Matrix result(rows, cols);

@@ -69,10 +69,6 @@ double magnitude(const Matrix& matrix);
 /// A runtime, on the CPU by default.
 Runtime make_runtime(int threads = 1, Device device = {});
 
-/// On the first GPU, with products of warpgroups where it has them. A test fails there if threads copy the
-/// rows that TMA could.
-Runtime make_wgmma_runtime();
-
 /// Random matrices that depend on the seed and on how many were drawn before.
 class RandomMatrices {
  public:

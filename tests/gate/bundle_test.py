@@ -27,7 +27,7 @@ class BundleTest(unittest.TestCase):
                    f"-L{self.built}", "-linner")
         self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
         (self.built / "CTestTestfile.cmake").write_text("".join(
-            f'add_test({label} "kernels_tests")\nset_tests_properties({label} PROPERTIES LABELS {label})\n'
+            f'add_test({label} "{self.built}/tests/kernels_tests")\nset_tests_properties({label} PROPERTIES LABELS {label})\n'
             for label in ("families", "allocator", "device", "sanitizer")))
         self.out = self.folder / "bundle"
 
@@ -93,6 +93,11 @@ class BundleTest(unittest.TestCase):
     def test_tests_without_labels_are_refused(self):
         (self.built / "CTestTestfile.cmake").write_text('add_test(some "kernels_tests")\n')
         self.assertIn("needed tests with the label families", self.bundle().stderr)
+
+    def test_a_tree_whose_tests_have_no_program_is_refused(self):
+        file = self.built / "CTestTestfile.cmake"
+        file.write_text(file.read_text().replace("tests/kernels_tests", "tests/gone_tests", 1))
+        self.assertIn("needed the program of each test, got a tree that moved", self.bundle().stderr)
 
     def test_what_is_too_large_is_refused(self):
         compile_to(self.built / "meshgrad-bench", "static char x[60 << 20] = {1}; int main() { return x[1]; }")

@@ -47,19 +47,17 @@ fi
 """
 BENCH = """
 command=$1
-case "$*" in *--wgmma*) suffix=${WGMMA_SUFFIX-_wgmma} ;; esac
 while [ $# -gt 1 ]; do
   case $1 in --json) file=$2 ;; --gpu) gpu=$2 ;; ratio/*) ratio=$1 ;; esac
   shift
 done
 if [ $command = trace ]; then
-  [ -z "$suffix" ] || echo "note: ${NOTE-MLP forward runs op by op}" >&2
   fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
   cat >"$file" <<END
 [{"name": "trace/a/1M/f16", "run_ms": 5.5, "traced_ms": 5.0,
   "kernels": [{"name": "edge_backward", "launches": 15, "ms": 4.0},
-              {"name": "weight_gradients$suffix", "launches": 15, "ms": 0.5},
-              {"name": "node_terms_backward$suffix", "launches": 15, "ms": 0.5}]},
+              {"name": "weight_gradients", "launches": 15, "ms": 0.5},
+              {"name": "node_terms_backward", "launches": 15, "ms": 0.5}]},
  {"name": "trace/b/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}, {"name": "trace/c/f16", "run_ms": 1, "traced_ms": 1,
   "kernels": []}${FOURTH-$fourth}]
 END
@@ -103,7 +101,7 @@ echo '"0","edge_forward(Args)","1,024","132"'
 echo '"1","edge_forward(Args)","3,072","132"'
 """
 
-CORE = ["environment", "families", "few", "bench", "trace", "sample", "tests", "counters", "wgmma", "allocator", "nccl", "peers"]
+CORE = ["environment", "families", "few", "bench", "trace", "sample", "tests", "counters", "allocator", "nccl", "peers"]
 
 
 class GateTest(unittest.TestCase):
@@ -182,7 +180,7 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.gate("deep").returncode, 0)
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(sorted(path.suffix for path in files), [".json", ".log"])
-        self.assertEqual(len(self.verdicts()), 19)
+        self.assertEqual(len(self.verdicts()), 18)
 
     def test_the_file_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -281,7 +279,7 @@ class GateTest(unittest.TestCase):
         ended = self.gate("core", "--seconds", "30", TORCH_MISSING="1")
         self.assertEqual(ended.returncode, 1)
         self.assertLess(self.seconds, 32)
-        late = ("families", "few", "bench", "trace", "tests", "counters", "wgmma", "allocator")
+        late = ("families", "few", "bench", "trace", "tests", "counters", "allocator")
         self.assertEqual(self.verdicts(), {**dict.fromkeys(CORE, "ok"), **dict.fromkeys(late, "timeout"), "peers": "skipped"})
 
     def test_a_curve_that_parts_from_the_cpus_fails(self):
@@ -342,16 +340,6 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["trace"], "failed")
         self.gate("bench", "trace")
         self.assertEqual((len(self.results()["traces"]), len(self.results()["rows"])), (4, 6))
-
-    def test_kernels_of_warpgroups_have_run_and_did_not_copy_by_threads(self):
-        ended = self.gate("wgmma")
-        self.assertEqual(self.verdicts()["wgmma"], "ok")
-        self.assertIn("weight_gradients_wgmma 0.500 ms, node_terms_backward_wgmma 0.500 ms", ended.stdout)
-        self.gate("wgmma", WGMMA_SUFFIX="")
-        self.assertEqual(self.verdicts()["wgmma"], "skipped")  # not launched, on a GPU that is no H100
-        ended = self.gate("wgmma", NOTE="weight gradients are copied by threads, not by TMA: no driver")
-        self.assertEqual(self.verdicts()["wgmma"], "failed")
-        self.assertIn("by TMA: no driver", ended.stdout)
 
     def test_sanitizer_verdicts(self):
         self.gate("memcheck")

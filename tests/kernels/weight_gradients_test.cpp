@@ -103,26 +103,6 @@ TEST_CASE("weight gradients agree with the reference" * doctest::skip(cuda_devic
   }
 }
 
-TEST_CASE("warpgroup weight gradients agree with the reference" * doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_wgmma_runtime();
-  uint64_t seed = 9200;
-  for (const WeightShape& width : {WeightShape{128, 128}, {65, 66}, {72, 128}, {256, 200}, {128, 64}}) {
-    for (const int64_t rows : {1, 33, 160, 1009}) {
-      if (rows == 1009 && width.in * width.out > 128 * 128) continue;
-      const DType dtype = kTypes[seed % 2];
-      CAPTURE(width.in);
-      CAPTURE(width.out);
-      CAPTURE(name_of(dtype));
-      CAPTURE(rows);
-      RandomMatrices random(seed++);
-      const WeightCase only = make_case(runtime, random, dtype, rows, width.in, width.out, rows % 2 * 40);
-      cuda::weight_gradients({&only.job, 1}, {}, runtime, runtime.stream());
-      CHECK(difference(only) == "");
-    }
-    ++seed;
-  }
-}
-
 void check_shared_launch(Runtime& runtime) {
   for (const DType dtype : kTypes) {
     CAPTURE(name_of(dtype));
@@ -155,9 +135,8 @@ void check_shared_launch(Runtime& runtime) {
 }
 
 TEST_CASE("weight gradients and column sums share a launch" * doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
+  Runtime runtime = make_runtime(1, kFirstGpu);
   check_shared_launch(runtime);
-  check_shared_launch(by_warpgroups);
 }
 
 void check_same_bits(Runtime& runtime) {
@@ -185,9 +164,8 @@ void check_same_bits(Runtime& runtime) {
 }
 
 TEST_CASE("weight gradients have the same bits in every run" * doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
+  Runtime runtime = make_runtime(1, kFirstGpu);
   check_same_bits(runtime);
-  check_same_bits(by_warpgroups);
 }
 
 TEST_CASE("weight gradients take unaligned rows and many jobs" * doctest::skip(cuda_devices().empty())) {

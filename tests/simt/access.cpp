@@ -84,20 +84,8 @@ bool ordered_between_blocks(uint32_t run, unsigned thread, unsigned epoch) {
        "give each block its own part, or end the launch between them");
 }
 
-/// Each thread that touches what a box copy wrote has waited for the phase in which it came.
-void check_against_box_copy(const Cell& cell, const Access& access) {
-  const BoxCopy& copy = runner.box_copies[epoch_of(cell.write_at)];
-  const auto seen = runner.current->phases_seen.find(copy.barrier);
-  if (copy.landed && seen != runner.current->phases_seen.end() && seen->second > copy.phase) return;
-  fail("wait_for_phase for the copy of a box, before its bytes are touched",
-       fmt::format("{}, where a copy of a box by thread {} {}", access.text(), thread_of(cell.write_at),
-                   copy.landed ? "has come unseen" : "is in flight"),
-       "wait for the phase of its barrier");
-}
-
 void check_against_write(const Cell& cell, const Access& access) {
   if (cell.write_run == runner.run) {
-    if (is_box_copy(cell.write_at)) return check_against_box_copy(cell, access);
     if ((cell.write_at & kInFlight) != 0) {
       fail("a wait for the asynchronous copy before its bytes are touched",
            fmt::format("{}, where a copy of thread {} is in flight", access.text(), thread_of(cell.write_at)),
@@ -179,7 +167,6 @@ inline void visit(Cell& cell, const Page& page, const Access& access, int64_t si
     cell.write_run = runner.run;
     cell.write_at = access.atomic ? me.at | kAtomic : me.at;
     cell.write_sync = me.sync;
-    cell.write_fences = page.kind == MemoryKind::shared ? me.product_fences : me.copy_fences;
   }
 }
 
@@ -194,24 +181,12 @@ void check_elsewhere(const Access& access) {
   fail("accesses to device memory", access.text(), "pass a pointer into device memory");
 }
 
-void check_against_products(const Access& access) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(access.address);
-  for (uintptr_t at = begin / 16 * 16; at < begin + static_cast<uintptr_t>(access.bytes); at += 16) {
-    if (!runner.product_reads.contains(reinterpret_cast<const char*>(at))) continue;
-    fail("operands in shared memory that stay as they are until product_wait",
-         access.text() + ", which a running product reads", "wait for the product, then a barrier");
-  }
-}
-
 void visit_all(const Access& access) {
   Arena& device = *runner.arena;
   const char* address = access.address;
   const char* end = address + access.bytes;
   if (!device.contains(address)) return check_elsewhere(access);
   const MemoryKind kind = device.page(address).kind;
-  if (access.write && kind == MemoryKind::shared && !runner.product_reads.empty()) {
-    check_against_products(access);
-  }
   while (address < end) {
     Page& page = device.page(address);
     const int64_t first = static_cast<int64_t>(device.offset(address) % kPageBytes);
@@ -242,10 +217,7 @@ void visit_all(const Access& access) {
 void access(const void* address, int64_t bytes, bool write, const void* code) {
   const char* byte = static_cast<const char*>(address);
   // The commonest: a thread's own stack.
-  if (static_cast<uint64_t>(byte - runner.stack_begin) < uint64_t{kStackBytes}) {
-    if (runner.current->registers != nullptr) touch_registers(address, bytes, write);
-    return;
-  }
+  if (static_cast<uint64_t>(byte - runner.stack_begin) < uint64_t{kStackBytes}) return;
   if (bytes == 0) return;
   const OutsideKernel outside;
   visit_all({byte, bytes, write, false, code});
@@ -278,60 +250,7 @@ void end_async_write(const void* address) {
     cell.write_run = runner.run;
     cell.write_at = runner.current->at;
     cell.write_sync = runner.current->sync;
-    cell.write_fences = runner.current->product_fences;
   }
-}
-
-void box_copy_access(const void* address, bool write, const void* code) {
-  const Access access{static_cast<const char*>(address), 16, write, false, code};
-  const Page& page = arena().page(address);
-  const uint64_t first = arena().offset(address) % kPageBytes;
-  for (uint64_t at = first; page.cells != nullptr && at < first + 16; at += 1u << page.shift) {
-    const Cell& cell = page.cells[at >> page.shift];
-    if (cell.write_run != runner.run || is_box_copy(cell.write_at)) continue;
-    const Thread& writer = runner.threads[thread_of(cell.write_at)];
-    const bool own = &writer == runner.current;
-    const uint32_t fences = write ? (own ? writer.product_fences : writer.product_fences_at_barrier)
-                                  : (own ? writer.copy_fences : writer.copy_fences_at_barrier);
-    if (fences > cell.write_fences) continue;
-    fail("fence_for_copies by the thread that wrote, before the barrier",
-         fmt::format("a copy of a box: {}, which thread {} wrote and has not fenced", access.text(),
-                     thread_of(cell.write_at)),
-         "fence between the write and the barrier");
-  }
-  visit_all(access);
-}
-
-void mark_box_copy(const void* address, size_t number) {
-  Page& page = arena().page(address);
-  const uint64_t first = arena().offset(address) % kPageBytes;
-  for (uint64_t at = first; at < first + 16; at += 1u << page.shift) {
-    page.cells[at >> page.shift].write_at =
-        static_cast<At>(number) * kEpoch | kBoxCopy | thread_of(runner.current->at);
-  }
-}
-
-void product_read(const void* address, int first_thread, const void* code) {
-  Thread* const caller = runner.current;
-  const Access access{static_cast<const char*>(address), 16, false, false, code};
-  for (int warp = 0; warp < 4; ++warp) {
-    runner.current = &runner.threads[static_cast<size_t>(first_thread + warp * kWarp)];
-    visit_all(access);
-  }
-  const Page& page = arena().page(address);
-  const uint64_t first = arena().offset(address) % kPageBytes;
-  for (uint64_t at = first; at < first + 16; at += 1u << page.shift) {
-    const Cell& cell = page.cells[at >> page.shift];
-    if (is_box_copy(cell.write_at)) continue;
-    const auto writer = static_cast<int>(thread_of(cell.write_at));
-    const Thread& thread = runner.threads[static_cast<size_t>(writer)];
-    const bool of_group = writer / 128 == first_thread / 128;
-    if ((of_group ? thread.product_fences : thread.product_fences_at_barrier) > cell.write_fences) continue;
-    fail("fence_shared_for_products by the thread that wrote an operand, before the barrier",
-         fmt::format("a product: {}, which thread {} wrote and has not fenced", access.text(), writer),
-         "fence between the write and the barrier");
-  }
-  runner.current = caller;
 }
 
 void release_and_acquire(const void* address) {

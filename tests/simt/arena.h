@@ -31,7 +31,6 @@ struct Cell {
   uint32_t foreign_run;  ///< an earlier block's read that read_run has replaced
   uint16_t write_sync;
   uint16_t read_sync;
-  uint32_t write_fences;  ///< product_fences of the writing thread
 };
 
 enum class MemoryKind : uint8_t { none, global, shared };

@@ -44,30 +44,10 @@ void set_architectures(const std::string& architectures);
 /// Whether the devices have virtual memory management from now on.
 void set_virtual_memory(bool supported);
 
-/// Whether make_tensor_map makes maps from now on.
-void set_tensor_maps(bool made);
-
 /// What the simulated cuBLASLt has from now on: algorithms for all products that are aligned for it, none, or
 /// some that it declines when they are to run.
 enum class GemmAlgorithms : uint8_t { all, none, declined };
 void set_gemm_algorithms(GemmAlgorithms offered);
-
-/// What kernels with products of warpgroups leave out or get wrong from now on, as if their source had:
-/// whether a test notices.
-enum class ProductMistake : uint8_t {
-  none,
-  shared_fence,
-  fence,
-  commit,
-  wait,
-  swizzle,
-  leading_bytes,
-  copy_bytes,
-  copy_wait,
-  copy_fence,
-  warp_sync
-};
-void set_product_mistake(ProductMistake mistake);
 
 /// Restarts the random order of threads, blocks and streams.
 void set_seed(uint64_t seed);

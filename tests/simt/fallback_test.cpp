@@ -5,6 +5,7 @@
 #include <meshgrad/kernels/mlp.h>
 
 #include "device.h"
+#include "edge_case.h"
 #include "support.h"
 
 namespace meshgrad {
@@ -96,14 +97,41 @@ TEST_CASE("too little shared memory is a reason with bytes") {
   CHECK(test::contains(forward.front(), "MLP forward runs op by op, not as a fused kernel: "));
   CHECK(
       test::contains(forward.front(), " bytes of shared memory per thread block, and the device has 166912"));
-  // Backward needs more for each warp: six matrices fit an H100 only in forward, four an A100.
+  // Backward needs more for each warp: five matrices fit an A100 only in forward. An H100 takes all six.
   CHECK(messages_of({3, 128, 4}).empty());
-  const Messages six = messages_of({.inputs = 3, .width = 128, .layers = 4, .backward = true});
-  REQUIRE(six.size() == 1);
-  CHECK(test::contains(six.front(), "MLP backward runs op by op, not as a fused kernel: "));
-  CHECK(test::contains(six.front(), "and the device has 232448"));
-  CHECK(messages_of({.inputs = 2, .width = 128, .layers = 3, .backward = true}).empty());
-  CHECK(with_bytes(kA100, {.inputs = 2, .width = 128, .layers = 3, .backward = true}).size() == 1);
+  CHECK(messages_of({.inputs = 3, .width = 128, .layers = 4, .backward = true}).empty());
+  CHECK(with_bytes(kA100, {.inputs = 2, .width = 128, .layers = 3, .backward = true}).empty());
+  const Messages five = with_bytes(kA100, {.inputs = 3, .width = 128, .layers = 3, .backward = true});
+  REQUIRE(five.size() == 1);
+  CHECK(test::contains(five.front(), "MLP backward runs op by op, not as a fused kernel: "));
+  CHECK(test::contains(five.front(), "and the device has 166912"));
+}
+
+TEST_CASE("edge updates of three layers fit an A100 at width 128") {
+  const auto messages_with = [](int bytes) {
+    simt::set_shared_bytes(bytes);
+    Messages messages;
+    RuntimeOptions options;
+    options.device = {DeviceKind::cuda, 0};
+    options.log = [&](LogLevel, std::string_view text) { messages.emplace_back(text); };
+    Runtime runtime(options);
+    test::RandomMatrices random(17);
+    const test::EdgeShape shape{128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false};
+    const test::EdgeCase edge(runtime, random, shape, test::random_edges(random, 4, 9), DType::f16);
+    EdgeUpdateForward done = edge.forward(runtime);
+    done.saved = {};
+    kernels::edge_update_forward(done, runtime, runtime.stream());
+    const test::EdgeGradients gradients(runtime, random, edge);
+    kernels::edge_update_backward(edge.backward(runtime, done, gradients), runtime, runtime.stream());
+    runtime.stream().synchronize();
+    simt::set_shared_bytes(0);
+    return messages;
+  };
+  CHECK(messages_with(163 * 1024) == Messages{});
+  const Messages less = messages_with(163'327);
+  REQUIRE(less.size() == 1);
+  CHECK(test::contains(less.front(),
+                       "edge update backward runs op by op, not as a fused kernel: 163328 bytes"));
 }
 
 TEST_CASE("unsupported fused calls are logged once") {

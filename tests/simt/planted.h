@@ -22,8 +22,6 @@ struct Bug {
   void (*start)(const Stream& stream, const Data& data);
 };
 const std::vector<Bug>& bugs();
-const std::vector<Bug>& product_bugs();  ///< of warpgroups
-const std::vector<Bug>& copy_bugs();     ///< of boxes
 
 /// out = in of `rows` rows, normalised: mean 0, variance 1.
 void layer_norm(const Stream& stream, const float* in, float* out, int rows, int width);
@@ -34,13 +32,6 @@ void ticket_sum(const Stream& stream, const float* in, float* partial, float* ou
                 int count);
 /// c = a b, [m, k] [k, n], m a multiple of 16, n of 8, k of 16; `swapped` exchanges two fragments of a.
 void gemm(const Stream& stream, const half* a, const half* b, float* c, int m, int n, int k, bool swapped);
-/// c = a b, [64, k] [k, 128], by one warpgroup; k a multiple of 16, at most 64. a in registers or in shared
-/// memory, then also with the wrong distance of b's panels.
-enum class Operand : uint8_t { registers, shared, wrong_leading };
-void warpgroup_gemm(const Stream& stream, const half* a, const half* b, float* c, int k, Operand operand);
-/// out [8, 64] = the box of `source`, [rows, columns] with columns a multiple of 8, at this row and column;
-/// zeros outside of it. By two copies, in two phases of a barrier.
-void copy_box(const Stream& stream, half* source, float* out, int rows, int columns, int row, int column);
 /// Every row of 32 turned around within its warp, by shared memory and __syncwarp.
 void reverse_rows(const Stream& stream, const float* in, float* out, int rows);
 /// counts[v] += 1 for each value; lanes[i] = lanes of the warp with the value of i; even[i / 32] of even

@@ -74,8 +74,7 @@ void jump(context::fcontext_t to, context::fcontext_t* slot) {
 
 void leave_to_next() {
   Thread* const self = runner.current;
-  Thread* next = draw();
-  while (next == nullptr && land_copy()) next = draw();
+  Thread* const next = draw();
   if (next == self) return;
   if (next == nullptr) {
     if (runner.exited < runner.launch->threads) report_deadlock();
@@ -109,7 +108,6 @@ void body_of_thread(context::transfer_t from) {
   self.wait = Wait::exited;
   ++runner.exited;
   check_barrier_against_exits();
-  if (runner.exited == runner.launch->threads) check_copies_landed();
   leave_warp(self);
   leave_to_next();
 }
@@ -140,13 +138,6 @@ void begin_block(int64_t block) {
     thread.async_group = 0;
     thread.async.clear();
     thread.fence_time = 0;
-    thread.registers.reset();
-    thread.product_fences = 0;
-    thread.product_fences_at_barrier = 0;
-    thread.copy_fences = 0;
-    thread.copy_fences_at_barrier = 0;
-    thread.alone = false;
-    thread.phases_seen.clear();
   }
   runner.exited = 0;
   runner.at_barrier = 0;
@@ -154,10 +145,6 @@ void begin_block(int64_t block) {
   runner.fenced_threads = 0;
   runner.fenced_epoch = -1;
   runner.acquires.clear();
-  runner.product_reads.clear();
-  runner.copy_barriers.clear();
-  runner.box_copies.clear();
-  runner.boxes_flying.clear();
   std::memset(dynamic_shared(), kPoison, static_cast<size_t>(runner.launch->shared_bytes));
   for (const StaticArray& array : runner.static_arrays) std::memset(array.memory, kPoison, array.bytes);
 }
@@ -269,9 +256,6 @@ int barrier(Vote vote, int predicate, Location where) {
       thread.at += kEpoch;
       thread.sync = 0;
       thread.wait = Wait::none;
-      thread.product_fences_at_barrier = thread.product_fences;
-      thread.copy_fences_at_barrier = thread.copy_fences;
-      thread.alone = false;
       thread.result = static_cast<uint64_t>(result);
       make_ready(thread);
     }
@@ -348,8 +332,6 @@ void run(const Launch& launch) {
   runner.threads.resize(static_cast<size_t>(launch.threads));
   runner.releases.clear();
   runner.next_static = arena().shared_begin() + kStaticWindow;
-  // Before it a GPU has what the system takes and the fixed arrays: nothing that a kernel may rely on.
-  runner.shared_base = 1024 + 128 * static_cast<int64_t>(1 + runs % 7);
   gridDim = {static_cast<unsigned>(launch.blocks), 1, 1};
   blockDim = {static_cast<unsigned>(launch.threads), 1, 1};
   if (launch.shared_bytes > 0) {

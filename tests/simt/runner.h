@@ -25,9 +25,6 @@ inline constexpr int kMostThreads = 1024;
 using At = uint32_t;
 inline constexpr At kAtomic = 1u << 10;
 inline constexpr At kInFlight = 1u << 11;  ///< will be written by an asynchronous copy
-/// By a copy of a box, which has the number where else the barriers are counted.
-inline constexpr At kBoxCopy = kAtomic | kInFlight;
-constexpr bool is_box_copy(At at) { return (at & kBoxCopy) == kBoxCopy; }
 /// In read_at: threads of one warp; threads of several warps.
 inline constexpr At kManyLanes = 1u << 10;
 inline constexpr At kManyWarps = 1u << 11;
@@ -42,21 +39,7 @@ struct AsyncCopy {
   char bytes[16];
 };
 
-enum class Wait : uint8_t { none, barrier, warp, warpgroup, copies, exited };
-
-/// What a thread's products (wgmma) do with its registers, which are arrays on its stack.
-struct Registers {
-  struct InUse {
-    const char* begin;
-    int64_t bytes;
-    bool written;  ///< accumulators; else operands, which may still be read
-    int group;
-  };
-  unsigned fences = 0;
-  std::vector<unsigned> last_access;  ///< of each 4 bytes of the stack: the number of fences before it
-  std::vector<InUse> in_use;
-  int group = 0;
-};
+enum class Wait : uint8_t { none, barrier, warp, exited };
 
 struct Thread {
   boost::context::detail::fcontext_t context = nullptr;
@@ -74,14 +57,6 @@ struct Thread {
 
   int async_group = 0;
   std::vector<AsyncCopy> async;
-
-  std::unique_ptr<Registers> registers;  ///< from the first fence of products on
-  uint32_t product_fences = 0;           ///< of shared memory
-  uint32_t product_fences_at_barrier = 0;
-  uint32_t copy_fences = 0;  ///< of global memory
-  uint32_t copy_fences_at_barrier = 0;
-  bool alone = false;  ///< has started a copy of a box since its warp last met
-  std::unordered_map<const void*, unsigned> phases_seen;  ///< by barrier of copies: how many have ended
 
   int64_t fence_time = 0;  ///< 0: none yet
   unsigned fence_epoch = 0;
@@ -125,24 +100,6 @@ struct Launch {
   void (*call)(void*) = nullptr;
 };
 
-/// A barrier of copies in shared memory. A phase ends when nothing is pending and all expected bytes have
-/// come: `bytes` are those expected less those that came.
-struct CopyBarrier {
-  int arrivals = 0, pending = 0;
-  int64_t bytes = 0;
-  unsigned phase = 0;
-  unsigned maker = 0;       ///< the thread
-  uint32_t made_after = 0;  ///< its product_fences
-};
-
-struct BoxCopy {
-  char* to;
-  std::vector<char> bytes;
-  const void* barrier;
-  bool landed = false;
-  unsigned phase = 0;  ///< in which it landed
-};
-
 struct StaticArray {
   Location where;
   char* memory;
@@ -174,24 +131,10 @@ struct Runner {
   int fenced_threads = 0;     ///< that fenced since the last barrier
   int64_t fenced_epoch = -1;  ///< up to which all threads have fenced
 
-  /// The shared address of dynamic shared memory: a multiple of 128 bytes, never of 1024, another one for the
-  /// next launch.
-  int64_t shared_base = 0;
   std::vector<StaticArray> static_arrays;
   char* next_static = nullptr;
   std::unordered_map<const void*, std::vector<Release>> releases;
   std::vector<Acquire> acquires;
-
-  /// Shared memory that running products read: 16 bytes at each address, with the warpgroup and its group.
-  struct ProductRead {
-    int warpgroup;
-    int group;
-  };
-  std::unordered_multimap<const char*, ProductRead> product_reads;
-
-  std::unordered_map<const void*, CopyBarrier> copy_barriers;
-  std::vector<BoxCopy> box_copies;   ///< of this block
-  std::vector<size_t> boxes_flying;  ///< their numbers
 
   std::string error;
   uint64_t random = 1;
@@ -244,22 +187,6 @@ void atomic_access(const void* address, int64_t bytes, const void* code);
 /// The beginning and the end of an asynchronous copy to shared memory.
 void begin_async_write(const void* address, const void* code);
 void end_async_write(const void* address);
-/// An access by the copy engine for the current thread, of 16 bytes of global memory that it reads or of
-/// shared memory that it writes: threads that wrote them have fenced.
-void box_copy_access(const void* address, bool write, const void* code);
-/// Says that box copy `number` has these 16 bytes.
-void mark_box_copy(const void* address, size_t number);
-/// One copy of a box that is in flight lands; false when none is.
-bool land_copy();
-/// The end of a block: no copy is in flight.
-void check_copies_landed();
-/// What a thread waits for at a barrier of copies.
-std::string copies_expected(const Thread& thread);
-ProductMistake product_mistake();
-/// A product's read of 16 bytes of shared memory, for all warps of the group that begins with this thread.
-void product_read(const void* address, int first_thread, const void* code);
-/// An access to the current thread's stack, if products use registers.
-void touch_registers(const void* address, int64_t bytes, bool write);
 /// What `thread` did before becomes visible to those that come to `address` later, and the reverse.
 void release_and_acquire(const void* address);
 

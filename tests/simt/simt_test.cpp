@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -67,10 +66,9 @@ int signal_of(Body&& body) {
   return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-/// Starts each bug and expects its message.
-void check_found(const std::vector<planted::Bug>& bugs) {
+TEST_CASE("every planted bug is found, for every seed") {
   OwnStream stream;
-  for (const planted::Bug& bug : bugs) {
+  for (const planted::Bug& bug : planted::bugs()) {
     CAPTURE(std::string(bug.name));
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       simt::set_seed(seed);
@@ -87,12 +85,6 @@ void check_found(const std::vector<planted::Bug>& bugs) {
       CHECK(error_of(stream).empty());
     }
   }
-}
-
-TEST_CASE("every planted bug is found, for every seed") {
-  check_found(planted::bugs());
-  check_found(planted::product_bugs());
-  check_found(planted::copy_bugs());
 }
 
 TEST_CASE("messages name threads and lines") {
@@ -112,29 +104,6 @@ TEST_CASE("messages name threads and lines") {
     if (name == "divergent barrier") {
       CHECK(error.find("planted_bugs.cu:", error.find("planted_bugs.cu:") + 1) != std::string::npos);
     }
-  }
-}
-
-TEST_CASE("boxes of a matrix have zeros outside of it") {
-  OwnStream stream;
-  constexpr int kBoxRows = 8, kColumns = 64;
-  const auto number = [](int row, int column) { return static_cast<float>(row * 60 + column); };
-  for (const auto [rows, columns, row, column] :
-       {std::array{8, 64, 0, 0}, {20, 136, 9, 64}, {20, 136, 16, 128}, {5, 40, 0, 0}, {9, 72, 8, 64}}) {
-    CAPTURE(rows);
-    CAPTURE(columns);
-    std::vector<half> values;
-    for (int i = 0; i < rows * columns; ++i) values.push_back(half(number(i / columns, i % columns)));
-    DeviceArray<half> source(values, stream);
-    DeviceArray<float> out(kBoxRows * kColumns);
-    planted::copy_box(stream.stream, source.data, out.data, rows, columns, row, column);
-    const std::vector<float> found = out.host(stream);
-    int wrong = 0;
-    for (int i = 0; i < kBoxRows * kColumns; ++i) {
-      const int r = row + i / kColumns, c = column + i % kColumns;
-      wrong += found[static_cast<size_t>(i)] != (r < rows && c < columns ? number(r, c) : 0.0f);
-    }
-    CHECK(wrong == 0);
   }
 }
 
@@ -193,8 +162,7 @@ TEST_CASE("sums are the same for every order of threads and blocks") {
 }
 
 /// Largest difference of the device's matrix multiplication from sums in f64.
-template <class Gemm>
-double error_of_gemm(int m, int n, int k, uint64_t seed, Gemm&& gemm) {
+double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
   OwnStream stream;
   const auto stored = [](const std::vector<float>& values) {
     std::vector<half> halves;
@@ -207,7 +175,7 @@ double error_of_gemm(int m, int n, int k, uint64_t seed, Gemm&& gemm) {
   DeviceArray<half> device_a(a, stream);
   DeviceArray<half> device_b(b, stream);
   DeviceArray<float> device_c(int64_t{m} * n);
-  gemm(stream.stream, device_a.data, device_b.data, device_c.data);
+  planted::gemm(stream.stream, device_a.data, device_b.data, device_c.data, m, n, k, swapped);
   const std::vector<float> c = device_c.host(stream);
   double worst = 0;
   for (int i = 0; i < m; ++i) {
@@ -223,35 +191,12 @@ double error_of_gemm(int m, int n, int k, uint64_t seed, Gemm&& gemm) {
   return worst;
 }
 
-double error_of_fragments(int m, int n, int k, bool swapped, uint64_t seed) {
-  return error_of_gemm(m, n, k, seed, [&](const Stream& stream, const half* a, const half* b, float* c) {
-    planted::gemm(stream, a, b, c, m, n, k, swapped);
-  });
-}
-
-double error_of_products(int k, planted::Operand operand, uint64_t seed) {
-  return error_of_gemm(64, 128, k, seed, [&](const Stream& stream, const half* a, const half* b, float* c) {
-    planted::warpgroup_gemm(stream, a, b, c, k, operand);
-  });
-}
-
-TEST_CASE("products of a warpgroup; a wrong descriptor is wrong") {
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
-    simt::set_seed(seed);
-    for (const int k : {16, 48, 64}) {
-      CHECK(error_of_products(k, planted::Operand::registers, seed) <= test::tolerance(DType::f32, k, 16));
-      CHECK(error_of_products(k, planted::Operand::shared, seed) <= test::tolerance(DType::f32, k, 16));
-    }
-  }
-  CHECK(error_of_products(64, planted::Operand::wrong_leading, 1) > 0.1);
-}
-
 TEST_CASE("GEMMs by asynchronous copies need the right layout") {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simt::set_seed(seed);
-    CHECK(error_of_fragments(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
+    CHECK(error_of_gemm(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
   }
-  CHECK(error_of_fragments(16, 8, 16, true, 1) > 0.1);
+  CHECK(error_of_gemm(16, 8, 16, true, 1) > 0.1);
 }
 
 TEST_CASE("warps turn rows around, and count") {

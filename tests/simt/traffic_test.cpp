@@ -141,9 +141,8 @@ struct Launch {
   } read, written;
   int64_t matrices;
   int64_t edge_indices, node_indices;
-  /// Weight gradients, which are read and written, and as many partial sums of them on a device with so few
-  /// multiprocessors.
-  int64_t gradients;
+  /// Matrices in f32 that are read and written: weight gradients, and the partial sums of their slices.
+  int64_t f32_read, f32_written;
 };
 
 /// Checks what a call's launches moved, to `slack` for vectors and partial sums of columns. Returns the bytes
@@ -161,13 +160,14 @@ double check_launches(const std::vector<simt::LaunchReport>& reports, const std:
       return (static_cast<double>(count.of_edges) * edges + static_cast<double>(count.of_nodes) * nodes) *
              kRow;
     };
-    const double gradients = 2.0 * static_cast<double>(launch.gradients) * matrix * 4.0;
+    const double f32_read = static_cast<double>(launch.f32_read) * matrix * 4.0;
+    const double f32_written = static_cast<double>(launch.f32_written) * matrix * 4.0;
     const double weights = static_cast<double>(launch.matrices) * matrix * 2.0;
     const double indices = (static_cast<double>(launch.edge_indices) * edges +
                             static_cast<double>(launch.node_indices) * nodes) *
                            4.0;
-    const double model_read = rows(launch.read) + weights + indices + gradients;
-    const double model_written = rows(launch.written) + gradients;
+    const double model_read = rows(launch.read) + weights + indices + f32_read;
+    const double model_written = rows(launch.written) + f32_written;
     const auto read = static_cast<double>(report.unique_bytes_read);
     const auto written = static_cast<double>(report.unique_bytes_written);
     MESSAGE(fmt::format("{:20} {:7.1f} read ({:7.1f}), {:7.1f} written ({:7.1f}), {:7.1f} asked for",
@@ -176,12 +176,12 @@ double check_launches(const std::vector<simt::LaunchReport>& reports, const std:
     CHECK(report.name == launch.name);
     CHECK(std::abs(read - model_read) <= slack * model_read);
     CHECK(std::abs(written - model_written) <= slack * model_written);
-    sum += read - weights - gradients + written - gradients;
+    sum += read - weights - f32_read + written - f32_written;
   }
   return sum / edges;
 }
 
-TEST_CASE("a block moves the rows of its design in eight launches") {
+TEST_CASE("a block moves the rows of its design in ten launches") {
   Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
   Block block(runtime, 16);
   const Graph& graph = block.graph();
@@ -193,9 +193,9 @@ TEST_CASE("a block moves the rows of its design in eight launches") {
   block.forward();
   const std::vector<simt::LaunchReport> forward = simt::take_reports();
   double bytes = check_launches(forward,
-                                {{"node_terms_forward", {0, 1}, {0, 2}, 2, 0, 0, 0},
-                                 {"edge_forward", {1, 2}, {1, 1}, 3, 2, 1, 0},
-                                 {"mlp_forward", {0, 2}, {0, 1}, 4, 0, 0, 0}},
+                                {{"node_terms_forward", {0, 1}, {0, 2}, 2, 0, 0, 0, 0},
+                                 {"edge_forward", {1, 2}, {1, 1}, 3, 2, 1, 0, 0},
+                                 {"mlp_forward", {0, 2}, {0, 1}, 4, 0, 0, 0, 0}},
                                 graph, 0.03);
   // The design's figure (4.2 rows and two indices at 0.15 nodes per edge) assumes that the gather of S misses
   // every cache: a row per edge instead of one per node.
@@ -207,11 +207,13 @@ TEST_CASE("a block moves the rows of its design in eight launches") {
   block.backward();
   const std::vector<simt::LaunchReport> backward = simt::take_reports();
   bytes = check_launches(backward,
-                         {{"mlp_backward", {0, 3}, {0, 7}, 4, 0, 0, 0},
-                          {"weight_gradients", {0, 7}, {0, 0}, 0, 0, 0, 4},
-                          {"node_terms_forward", {0, 1}, {0, 2}, 2, 0, 0, 0},
-                          {"edge_backward", {2, 3}, {6, 1}, 3, 2, 1, 0},
-                          {"node_terms_backward", {6, 4}, {0, 2}, 2, 1, 1, 5}},
+                         {{"mlp_backward", {0, 3}, {0, 7}, 4, 0, 0, 0, 0},
+                          {"weight_gradients", {0, 7}, {0, 0}, 0, 0, 0, 0, 4},
+                          {"weight_gradients.sum", {0, 0}, {0, 0}, 0, 0, 0, 8, 4},
+                          {"node_terms_forward", {0, 1}, {0, 2}, 2, 0, 0, 0, 0},
+                          {"edge_backward", {2, 3}, {6, 1}, 3, 2, 1, 0, 0},
+                          {"node_terms_backward", {6, 4}, {0, 2}, 2, 1, 1, 0, 5},
+                          {"weight_gradients.sum", {0, 0}, {0, 0}, 0, 0, 0, 10, 5}},
                          graph, 0.03);
   // The gathers of S and, by senders, of d_z_1. The design's figure (variant E: 16 rows an edge and 14 a
   // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R, which
@@ -230,7 +232,7 @@ TEST_CASE("a 16-bit model trains with 400 bytes an edge and block") {
   constexpr double kEdges = 1410;
   const double bytes = static_cast<double>(three.activations - two.activations) / kEdges;
   MESSAGE(fmt::format("a block: {} launches, {:.0f} bytes of activations an edge", launches, bytes));
-  CHECK(launches <= 8);
+  CHECK(launches <= 10);
   CHECK(bytes <= 400.0);
   CHECK(bytes >= 256.0);  // the edges themselves: no traffic is missing from the count
 }

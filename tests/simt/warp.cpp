@@ -52,10 +52,6 @@ std::string where_it_waits(const Thread& thread) {
       return fmt::format("{} waits at the barrier of {}", name, text(thread.where));
     case Wait::warp:
       return fmt::format("{} waits at {} of {}", name, name_of(thread.op), text(thread.where));
-    case Wait::copies:
-      return fmt::format("{} waits for copies at {}", name, text(thread.where));
-    case Wait::warpgroup:
-      return fmt::format("{} waits for its warpgroup at {}", name, text(thread.where));
   }
   return name;
 }
@@ -181,11 +177,8 @@ void finish_sync(Warp& warp, const Thread& me, unsigned lanes) {
   }
   // Lanes that have exited do nothing more.
   if (lanes == warp.alive) warp.last_full = number;
-  const bool meet = product_mistake() != ProductMistake::warp_sync;
   for (int lane = 0; lane < kWarp; ++lane) {
-    if ((lanes >> lane & 1u) == 0) continue;
-    lane_of(me, lane).sync = number;
-    if (meet) lane_of(me, lane).alone = false;
+    if ((lanes >> lane & 1u) != 0) lane_of(me, lane).sync = number;
   }
 }
 
@@ -287,20 +280,6 @@ void leave_warp(const Thread& thread) {
 
 void report_deadlock() {
   for (const Thread& thread : runner.threads) {
-    if (thread.wait == Wait::warpgroup) {
-      const size_t first = static_cast<size_t>(runner.index_of(thread)) / 128 * 128;
-      const auto begin = runner.threads.begin() + static_cast<std::ptrdiff_t>(first);
-      const auto other =
-          std::find_if(begin, begin + 128, [](const Thread& lane) { return lane.wait != Wait::warpgroup; });
-      fail("products that all threads of the warpgroup reach",
-           fmt::format("a divergent warpgroup: {}, but {}", where_it_waits(thread), where_it_waits(*other)),
-           "move the product out of the branch");
-    }
-    if (thread.wait == Wait::copies) {
-      fail("barriers of copies whose phases end: as many arrivals as at barrier_init, and all expected bytes",
-           fmt::format("{}, {}", where_it_waits(thread), copies_expected(thread)),
-           "compare the bytes of arrive_and_expect with those of the boxes");
-    }
     if (thread.wait != Wait::warp) continue;
     const unsigned missing = thread.mask & runner.warp_of(thread).alive & ~runner.warp_of(thread).waiting;
     if (missing == 0) continue;
@@ -403,25 +382,21 @@ const char* checked_row(const void* row, Location where, const void* code) {
 }  // namespace
 
 void load_matrices(uint32_t (&r)[4], const void* row, Location where) {
-  if (runner.current->registers != nullptr) touch_registers(r, sizeof r, true);
   const Matrices mine{r, checked_row(row, where, __builtin_return_address(0)), false};
   warp_operation(WarpOp::matrices, kAllLanes, reinterpret_cast<uint64_t>(&mine), 0, kWarp, where);
 }
 
 void load_matrices_transposed(uint32_t (&r)[4], const void* row, Location where) {
-  if (runner.current->registers != nullptr) touch_registers(r, sizeof r, true);
   const Matrices mine{r, checked_row(row, where, __builtin_return_address(0)), true};
   warp_operation(WarpOp::matrices, kAllLanes, reinterpret_cast<uint64_t>(&mine), 0, kWarp, where);
 }
 
 void multiply_add_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Location where) {
-  if (runner.current->registers != nullptr) touch_registers(d, sizeof d, true);
   const Fragments mine{d, a, b, true};
   warp_operation(WarpOp::multiply, kAllLanes, reinterpret_cast<uint64_t>(&mine), 0, kWarp, where);
 }
 
 void multiply_add_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Location where) {
-  if (runner.current->registers != nullptr) touch_registers(d, sizeof d, true);
   const Fragments mine{d, a, b, false};
   warp_operation(WarpOp::multiply, kAllLanes, reinterpret_cast<uint64_t>(&mine), 0, kWarp, where);
 }

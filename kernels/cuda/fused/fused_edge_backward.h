@@ -16,11 +16,17 @@ struct EdgeBackwardArgs {
   BackwardPointers<T> workspace;
 };
 
-/// A band of d_y = d_aggregate[receiver] + d_edges_out, rounded to storage like any sum of gradients.
+/// Whether registers hold a tile's rows of d_edges_out from the norm to the end, so that they are read once.
+template <int W>
+inline constexpr bool kHoldsGradient = W == 128;
+
+/// A band of d_y = d_aggregate[receiver] + d_edges_out, rounded to storage like any sum of gradients; `own`
+/// gets the rows of d_edges_out.
 template <class T, int W>
 __device__ LoadedRows<TileShape<W>::kGroups> output_gradient(const EdgeBackwardArgs<T>& args,
-                                                             const EdgeTile<W>& tile, int band) {
-  LoadedRows<TileShape<W>::kGroups> d_y, own;
+                                                             const EdgeTile<W>& tile, int band,
+                                                             LoadedRows<TileShape<W>::kGroups>& own) {
+  LoadedRows<TileShape<W>::kGroups> d_y;
   d_y.load(args.d_aggregate, tile.receivers().band(band));
   if (args.d_edges_out == nullptr || tile.edges.empty()) return d_y;
   own.load(args.d_edges_out, tile.edges.existing().band(band));
@@ -37,13 +43,14 @@ __device__ void prefetch_gradients(const EdgeBackwardArgs<T>& args, const EdgeTi
 /// as d_edges_out: a lane reads the values that it overwrites, before it does so.
 template <class T, int W>
 __device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& tile,
+                                    LoadedRows<TileShape<W>::kGroups> (&more)[TileShape<W>::kBands],
                                     WideSums<W>& z) {
   if (args.inputs.residual && !tile.edges.empty()) {
     constexpr int kBands = TileShape<W>::kBands;
-    LoadedRows<TileShape<W>::kGroups> more[kBands]{};
 #pragma unroll
     for (int band = 0; band < kBands; ++band) {
-      if (args.d_edges_out != nullptr) more[band].load(args.d_edges_out, tile.edges.existing().band(band));
+      if (!kHoldsGradient<W> && args.d_edges_out != nullptr)
+        more[band].load(args.d_edges_out, tile.edges.existing().band(band));
       if (args.inputs.aggregate_after_residual) {
         LoadedRows<TileShape<W>::kGroups> sum;
         sum.load(args.d_aggregate, tile.receivers().band(band));
@@ -64,11 +71,12 @@ template <class T, int W, bool smooth>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     edge_backward_kernel(EdgeBackwardArgs<T> args) {
   using Backward = EdgeMlpBackward<T, W, smooth>;
-  constexpr int kWarpWords = Backward::kWarpWords + BackwardSums<T, W>::kStageFloats;
   const EdgeInputs<T>& in = args.inputs;
-  const FusedShared<W> shared(in.matrix_words, kWarpWords);
+  const int layers_words = Backward::warp_words(in.layers.layers);
+  const int warp_words = layers_words + BackwardSums<T, W>::kStageFloats;
+  const FusedShared<W> shared(in.matrix_words, warp_words);
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
-  float* const stage = shared.warp + Backward::kWarpWords;
+  float* const stage = shared.warp + layers_words;
   Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
   const int rounds = rounds_of<kBackwardTogether<W>>(
@@ -80,6 +88,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     // With half of the registers, the tile's indices are loaded twice instead of kept.
     const EdgeTile<W> tile = kFusedBlocks<W> > 1 ? EdgeTile<W>(in.list, range, round) : next;
     next = EdgeTile<W>(in.list, range, round + 1);
+    if (W < 256 && tile.edges.empty()) continue;
     WideSums<W> z;
     WideOperand<W> h;
     if constexpr (kFusedBlocks<W> == 2) {
@@ -92,13 +101,17 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
       backward.activate_hidden(layer, from, to, tile.edges);
     });
     if constexpr (kFusedBlocks<W> == 1) prefetch_gradients(args, next);
-    backward.output_gradient(z, tile.edges, [&](int band) { return output_gradient(args, tile, band); });
+    LoadedRows<TileShape<W>::kGroups> own[TileShape<W>::kBands]{};
+    backward.output_gradient(z, tile.edges, [&](int band) {
+      LoadedRows<TileShape<W>::kGroups> forgotten;
+      return output_gradient(args, tile, band, kHoldsGradient<W> ? own[band] : forgotten);
+    });
     backward.backward(z, h, in.layers.layers - 1, tile.edges, args.d_edges != nullptr,
                       [&](auto& d_z) { sums.add(d_z, tile.receiver, tile.count()); });
-    if (args.d_edges != nullptr) store_edge_gradient(args, tile, z);
+    if (args.d_edges != nullptr) store_edge_gradient(args, tile, own, z);
   }
   sums.finish(in.list);
-  backward.write_column_sums(kWarpWords);
+  backward.write_column_sums(warp_words);
 }
 
 template <bool smooth>

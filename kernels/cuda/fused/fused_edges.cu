@@ -8,7 +8,7 @@ namespace {
 /// Why forward or backward does not fit the fused kernels, empty when it does: all widths equal, 16-byte
 /// rows, and the shared memory of the table above within the device's.
 template <class Args>
-std::string edges_reason(const Args& args, int (*warp_words)(int64_t width, bool smooth)) {
+std::string edges_reason(const Args& args, int (*warp_words)(int64_t width, int layers, bool smooth)) {
   const std::span<const MlpInput> inputs(&args.edges, 1);
   const int64_t width = args.edges.weight.width();
   std::string reason = why_unsupported(inputs, args.weights, args.saved, warp_words);
@@ -108,7 +108,8 @@ void node_and_weight_gradients(const EdgeUpdateBackward& args, const Graph& send
 }  // namespace
 
 std::string why_not_fused(const EdgeUpdateForward& args) {
-  std::string reason = edges_reason(args, [](int64_t width, bool) { return edge_forward_warp_words(width); });
+  std::string reason =
+      edges_reason(args, [](int64_t width, int, bool) { return edge_forward_warp_words(width); });
   if (!reason.empty()) return reason;
   return aligned(args.edges_out) && aligned(args.aggregate) ? "" : kUnaligned;
 }
@@ -141,8 +142,8 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
   const DType dtype = args.d_aggregate.dtype();
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const LaunchShape shape =
-      edge_shape(args, edge_backward_warp_words(width, is_smooth(args.weights)), stream);
+  const LaunchShape shape = edge_shape(
+      args, edge_backward_warp_words(width, args.weights.layers(), is_smooth(args.weights)), stream);
   const int64_t blocks = shape.blocks;
   const NodeTermTensors d_terms(graph, width, dtype, runtime);
   const int64_t launches = args.ghosts == nullptr ? 1 : 2;

@@ -12,9 +12,9 @@
 //   vectors   6 x 128 floats                        3 072
 //   weights   W_e and two hidden ones              98 304
 //   staging   8 warps x 8 x 130 floats             33 280   forward: 134 656
-//   sums      8 warps x 6 x 128 floats             24 576
-//   masks     8 warps x 3 x 64 words                6 144
-//   waiting   8 warps x 128 floats                  4 096   backward: 169 472, more than an A100's 166 912
+//   sums      8 warps x 5 x 128 floats             20 480
+//   masks     8 warps x 2 x 64 words                4 096
+//   waiting   8 warps x 128 floats                  4 096   backward: 163 328, of an A100's 166 912
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
@@ -128,8 +128,8 @@ int receiver_words(int64_t width) {
                         : OfReceivers<half, 256>::kStageFloats;
 }
 inline int edge_forward_warp_words(int64_t width) { return receiver_words<ForwardSums>(width); }
-inline int edge_backward_warp_words(int64_t width, bool smooth) {
-  return layers_warp_words(width, smooth) + receiver_words<BackwardSums>(width);
+inline int edge_backward_warp_words(int64_t width, int layers, bool smooth) {
+  return layers_warp_words(width, layers, smooth) + receiver_words<BackwardSums>(width);
 }
 
 /// Memory for the receivers that are divided among warps: 0.7 MB on an H200 at width 128.

@@ -58,7 +58,8 @@ int64_t most_fused_blocks(const Stream& stream, int64_t width) {
 }
 
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
-                            const MlpSaved& saved, int (*warp_words)(int64_t width, bool smooth)) {
+                            const MlpSaved& saved,
+                            int (*warp_words)(int64_t width, int layers, bool smooth)) {
   if (inputs.empty() || inputs.size() > kMaxFusedInputs)
     return std::to_string(inputs.size()) + " inputs, not 1 to " + std::to_string(kMaxFusedInputs);
   const Tensor& first = inputs.front().weight;
@@ -74,7 +75,7 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
   const int needed =
-      shared_bytes(width, matrix_words(inputs, weights), warp_words(width, is_smooth(weights)));
+      shared_bytes(width, matrix_words(inputs, weights), warp_words(width, layers, is_smooth(weights)));
   const int available = gpu::shared_bytes(first.device().index);
   if (needed > available) {
     return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +

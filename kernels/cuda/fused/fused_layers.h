@@ -53,7 +53,7 @@ int64_t most_fused_blocks(const Stream& stream, int64_t width);
 /// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".
 /// Empty when it does. `warp_words` returns the shared memory that the kernel needs per warp, in words.
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
-                            const MlpSaved& saved, int (*warp_words)(int64_t width, bool smooth));
+                            const MlpSaved& saved, int (*warp_words)(int64_t width, int layers, bool smooth));
 inline constexpr const char* kUnaligned = "rows that do not start on 16 bytes, or more than 2^31 of them";
 
 /// Calls `body.template operator()<T, W>()` for the storage type and the hidden width.
@@ -128,10 +128,10 @@ inline Tensor divided_tickets(int64_t blocks, Runtime& runtime) {
 
 /// Words of shared memory per warp of a backward kernel; the storage type does not matter, since sums are f32
 /// and masks are bits.
-inline int layers_warp_words(int64_t width, bool smooth) {
+inline int layers_warp_words(int64_t width, int layers, bool smooth) {
   const auto of = [&]<int W>() {
-    return smooth ? TileMlpBackward<half, W, false, true>::kWarpWords
-                  : TileMlpBackward<half, W, false, false>::kWarpWords;
+    return smooth ? TileMlpBackward<half, W, false, true>::warp_words(layers)
+                  : TileMlpBackward<half, W, false, false>::warp_words(layers);
   };
   return width == 64    ? of.template operator()<64>()
          : width == 128 ? of.template operator()<128>()

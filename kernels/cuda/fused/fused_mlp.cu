@@ -16,7 +16,7 @@ bool overwrites_d_out(const MlpBackward& args) {
 
 std::string why_not_fused(const MlpForward& args) {
   std::string reason =
-      why_unsupported(args.inputs, args.weights, args.saved, [](int64_t, bool) { return 0; });
+      why_unsupported(args.inputs, args.weights, args.saved, [](int64_t, int, bool) { return 0; });
   if (!reason.empty()) return reason;
   const bool wide = args.out.width() == args.inputs.front().weight.width();
   if (!wide && args.residual.defined()) return "a residual of a narrow output";
@@ -91,8 +91,9 @@ std::string why_not_fused(const MlpBackward& args) {
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
   const int64_t width = args.inputs.front().weight.width();
-  const LaunchShape shape = fused_shape(stream, width, matrix_words(args.inputs, args.weights),
-                                        layers_warp_words(width, is_smooth(args.weights)));
+  const LaunchShape shape =
+      fused_shape(stream, width, matrix_words(args.inputs, args.weights),
+                  layers_warp_words(width, args.weights.layers(), is_smooth(args.weights)));
   BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
                               shape.blocks, runtime);
   // Without a norm the last layer's d_z is d_out itself, unless this kernel overwrites d_out.

@@ -48,13 +48,15 @@ template <class T, int W, bool narrow, bool smooth>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     mlp_backward_kernel(MlpBackwardArgs<T> args) {
   using Backward = TileMlpBackward<T, W, narrow, smooth>;
-  const FusedShared<W> shared(args.matrix_words, Backward::kWarpWords);
+  const int warp_words = Backward::warp_words(args.layers.layers);
+  const FusedShared<W> shared(args.matrix_words, warp_words);
   TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
   Backward backward(mlp, args.workspace, shared.warp);
   const RoundRobinTiles<W, kBackwardTogether<W>> tiles(args.count, args.capacity);
   for (int round = 0; round < tiles.rounds; ++round) {
     if constexpr (kBackwardTogether<W>) __syncthreads();
     const auto tile = tiles.tile(round);
+    if (W < 256 && tile.empty()) continue;
     WideSums<W> z;
     WideOperand<W> h;
     start(z, mlp.vector(0));
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
       store_input_gradient(mlp, z, h, input, args.d_inputs[input], args.accumulate[input], tile);
     }
   }
-  backward.write_column_sums(Backward::kWarpWords);
+  backward.write_column_sums(warp_words);
 }
 
 template <bool smooth>

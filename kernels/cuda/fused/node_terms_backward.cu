@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cuda/fused/node_terms_backward.h>
-#include <meshgrad/kernels/cuda/fused/weight_gradients_sm90a.h>
 
 namespace meshgrad::cuda {
 namespace {
@@ -10,9 +9,7 @@ using namespace node_tiles;
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, kBackwardBlocks<W>)
     node_terms_backward_kernel(NodeTermsBackwardArgs<T> args) {
-  run_backward_block<T, W>(
-      args, [] {},
-      [&](const gradients::Unit& unit, int tile) { gradients::add_unit<T>(args.gradients, unit, tile); });
+  run_backward_block<T, W>(args);
 }
 
 }  // namespace
@@ -45,13 +42,9 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
       args.d_receiver_terms = backward.d_receiver_terms.data<T>();
       args.d_nodes = backward.d_nodes.data<T>();
     }
-    if (W > gradients::kPanel && gradients::uses_warpgroups(runtime, stream)) {
-      gradients::start_node_terms_on_warpgroups(args, W, prepared.blocks, runtime, stream);
-    } else {
-      const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
-      launch("node_terms_backward", node_terms_backward_kernel<T, W>,
-             {prepared.blocks, kFusedThreads, shared_bytes}, stream, args);
-    }
+    const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
+    launch("node_terms_backward", node_terms_backward_kernel<T, W>,
+           {prepared.blocks, kFusedThreads, shared_bytes}, stream, args);
     gradients::start_sum_of_slices(prepared, stream);
   });
   weight_gradients(jobs.subspan(jobs_now), sums.subspan(sums_now), runtime, stream);  // the rest, mostly none

@@ -217,11 +217,9 @@ __device__ void compute_node_gradients(const NodeTermsBackwardArgs<T>& args, int
 
 /// Blocks of job 0 compute dS and d_h of a slice in their tile 0 and then all 128 x 128 tiles of the slice
 /// (four at width 256); the blocks of its other tiles have nothing to do, since dS of the slice is known to
-/// that block only. add_tile(unit, tile) adds a tile of a unit, and dS_written() comes before the barrier
-/// behind which job 0's reads dS.
-template <class T, int W, class Written, class AddTile>
-__device__ void run_backward_block(const NodeTermsBackwardArgs<T>& args, const Written& dS_written,
-                                   const AddTile& add_tile) {
+/// that block only.
+template <class T, int W>
+__device__ void run_backward_block(const NodeTermsBackwardArgs<T>& args) {
   constexpr int kFirstJobTiles = W > gradients::kTile ? gradients::kMaxTiles : 1;
   gradients::run_block(args.gradients, [&](const gradients::Unit& unit) {
     if (unit.job == 0) {
@@ -229,14 +227,13 @@ __device__ void run_backward_block(const NodeTermsBackwardArgs<T>& args, const W
       compute_node_gradients<T, W>(args, static_cast<int>(unit.begin), static_cast<int>(unit.end));
       if (args.gradients.jobs[0].d_weight == nullptr) return;
       // dS of other warps is read, and the shared memory of the weights is reused for stages.
-      dS_written();
       __syncthreads();
     }
     const int first = unit.tile, tiles = unit.job == 0 ? kFirstJobTiles : 1;
 #pragma unroll 1
     for (int tile = first; tile < first + tiles; ++tile) {
       if (tile > first) __syncthreads();  // the last tile's stages have been multiplied
-      add_tile(unit, tile);
+      gradients::add_unit<T>(args.gradients, unit, tile);
     }
   });
 }

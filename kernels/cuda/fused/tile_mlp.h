@@ -61,8 +61,8 @@ __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
 }
 
 /// Rounds of the tile loop for a warp with `mine` tiles. With `together`, all warps of a block run as many as
-/// the busiest one, some of them on no rows: where streamed weights have barriers in each multiplication, or
-/// the loop has one.
+/// the busiest one: where the loop has a barrier, or, at width 256, each multiplication by streamed weights,
+/// so that there some of them run on no rows.
 template <bool together>
 __device__ int rounds_of(int mine) {
   if constexpr (together) {

@@ -35,26 +35,32 @@ struct TileMlpBackward {
   static constexpr int kBands = Mlp::kBands;
   static constexpr int kGroups = Mlp::kGroups;
   using Band = LoadedRows<kGroups>;
-  static constexpr int kSumWords = kFusedVectors * W;
   static constexpr int kMaskWords = ReluMask<kBands, kGroups>::kWarpWords;
-  /// Shared memory of a warp: column sums [kFusedVectors, W], then the relu masks of up to three hidden
-  /// layers.
-  static constexpr int kWarpWords = kSumWords + (smooth ? 0 : (kMaxFusedLayers - 1) * kMaskWords);
+  /// Shared memory of a warp: column sums of the biases, then of gain and norm bias, then the relu masks of
+  /// the hidden layers. At width 256, where a block has the memory anyway, with places for the most layers: a
+  /// constant costs no register.
+  __host__ __device__ static constexpr int layers_of(int layers) {
+    return W == 256 ? kMaxFusedLayers : layers;
+  }
+  __host__ __device__ static constexpr int sum_words(int layers) { return (layers_of(layers) + 2) * W; }
+  __host__ __device__ static constexpr int warp_words(int layers) {
+    return sum_words(layers) + (smooth ? 0 : (layers_of(layers) - 1) * kMaskWords);
+  }
 
   Mlp& mlp;
   const BackwardPointers<T>& workspace;
-  float* sums;      ///< the warp's column sums [kFusedVectors, W]: gradients of biases, gain and norm bias
-  uint32_t* masks;  ///< [hidden layers, ReluMask words]; unused if smooth
+  float* sums;          ///< the warp's column sums [layers + 2, W]: gradients of biases, gain and norm bias
+  uint32_t* masks;      ///< [hidden layers, ReluMask words]; unused if smooth
   StagedRows<W> stage;  ///< unused unless staged
 
-  __device__ TileMlpBackward(Mlp& forward, const BackwardPointers<T>& to, float* warp_words,
+  __device__ TileMlpBackward(Mlp& forward, const BackwardPointers<T>& to, float* warp_memory,
                              float* stage_words = nullptr)
       : mlp(forward),
         workspace(to),
-        sums(warp_words),
-        masks(reinterpret_cast<uint32_t*>(warp_words + kSumWords)),
+        sums(warp_memory),
+        masks(reinterpret_cast<uint32_t*>(warp_memory + sum_words(forward.layers.layers))),
         stage{stage_words} {
-    for (int i = lane_index(); i < kSumWords; i += 32) sums[i] = 0.0f;
+    for (int i = lane_index(); i < sum_words(forward.layers.layers); i += 32) sums[i] = 0.0f;
     __syncwarp();
   }
 
@@ -149,19 +155,22 @@ struct TileMlpBackward {
   __device__ void write_column_sums(int warp_stride) {
     __syncthreads();  // the other warps' sums are complete
     const float* first = sums - warp_stride * warp_index();
-    for (int i = static_cast<int>(threadIdx.x); i < kSumWords; i += kFusedThreads) {
+    const int layers = layers_of(mlp.layers.layers);
+    for (int i = static_cast<int>(threadIdx.x); i < sum_words(layers); i += kFusedThreads) {
       float sum = 0.0f;
       for (int warp = 0; warp < kFusedWarps; ++warp) sum += first[warp * warp_stride + i];
-      workspace.partials[int64_t{blockIdx.x} * kSumWords + i] = sum;
+      const int vector = i / W < layers ? i / W : i / W - layers + kFusedGain;
+      workspace.partials[(int64_t{blockIdx.x} * kFusedVectors + vector) * W + i % W] = sum;
     }
   }
 
  private:
+  /// The sums of gain; those of the norm's bias come after them.
+  __device__ float* norm_sums_begin() const { return sums + W * layers_of(mlp.layers.layers); }
   /// Through the stage, whose rows have room for two groups of each at a time, at width 64 for one.
   __device__ void add_norm_gradients(const EightFloats& d_gain, const EightFloats& d_bias, int group) {
-    static_assert(kFusedNormBias == kFusedGain + 1);
     constexpr int kTogether = W == 64 ? 1 : 2;
-    float* const total = sums + W * kFusedGain + 32 * (group - kTogether + 1) + 2 * lane_index();
+    float* const total = norm_sums_begin() + 32 * (group - kTogether + 1) + 2 * lane_index();
     stage.put(d_gain, 32 * (group % kTogether));
     stage.put(d_bias, 32 * (group % kTogether + kTogether));
     if constexpr (W == 64) {
@@ -240,8 +249,8 @@ struct TileMlpBackward {
       if constexpr (staged) {
         add_norm_gradients(d_gain, d_bias, group);
       } else {
-        add_column_sums(d_gain, sums + W * kFusedGain + 32 * group);
-        add_column_sums(d_bias, sums + W * kFusedNormBias + 32 * group);
+        add_column_sums(d_gain, norm_sums_begin() + 32 * group);
+        add_column_sums(d_bias, norm_sums_begin() + W + 32 * group);
       }
     }
     sum_quads(mean);

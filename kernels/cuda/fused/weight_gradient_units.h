@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device code of weight gradients, d_weight += x^T d_z, as the work of one block; shared by the kernels
-// of weight_gradients.cu and node_terms_backward.cu, and of their *_sm90a.cu by warpgroup_units.h.
+// of weight_gradients.cu and node_terms_backward.cu.
 //
 // A unit is one 128 x 128 tile of one d_weight for one slice of the rows: a split-K GEMM whose long dimension
 // is the rows. A block streams the unit's rows of x and d_z through a pipeline of three stages in shared

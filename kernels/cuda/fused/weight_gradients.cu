@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of weight gradients alone, its choice, and the division of jobs into blocks on the host. What a
+// The kernel of weight gradients alone, and the division of jobs into blocks on the host. What a
 // block does is in weight_gradient_units.h.
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
-#include <meshgrad/kernels/cuda/fused/weight_gradients_sm90a.h>
-#include <meshgrad/kernels/warpgroups.h>
 
 namespace meshgrad::cuda {
 namespace gradients {
@@ -42,23 +40,12 @@ void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob
   const int64_t resident_blocks =
       int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
   const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime);
-  if (!jobs.empty() && uses_warpgroups(runtime, stream)) {
-    start_on_warpgroups(prepared, dtype_of<T>(), runtime, stream);
-  } else {
-    launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
-           prepared.args);
-  }
+  launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
+         prepared.args);
   start_sum_of_slices(prepared, stream);
 }
 
 }  // namespace
-
-bool uses_warpgroups(Runtime& runtime, const Stream& stream) {
-  if (!runtime.wgmma()) return false;
-  const std::string reason = kernels::why_no_warpgroups(stream.device().index);
-  if (!reason.empty()) runtime.log_once(LogLevel::info, "wgmma = true has no effect: " + reason);
-  return reason.empty();
-}
 
 PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
                                int64_t resident_blocks, const Rows* edges, Runtime& runtime) {
@@ -123,17 +110,3 @@ void weight_gradients(std::span<const WeightGradientJob> jobs, std::span<const C
 }
 
 }  // namespace meshgrad::cuda
-
-namespace meshgrad {
-
-std::string kernels::why_no_warpgroups(int device) {
-  const int capability = gpu::compute_capability(device);
-  if (capability != cuda::gradients::kWarpgroupCapability) {
-    return "the GPU has compute capability " + std::to_string(capability / 10) + "." +
-           std::to_string(capability % 10) + ", and products of warpgroups need 9.0";
-  }
-  if (cuda::gradients::warpgroups_built()) return {};
-  return "this build has no code for sm_90a; fix: CMAKE_CUDA_ARCHITECTURES with 90";
-}
-
-}  // namespace meshgrad

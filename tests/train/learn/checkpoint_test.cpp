@@ -105,12 +105,12 @@ TEST_CASE("a run resumed from an earlier format has the same bits") {
   f.config.train.accumulate = 2;
   f.config.train.steps = 6;
   f.config.train.validate_every = 0;
-  f.config.loss_scale.rule.initial = 1e12;  // so that steps are skipped
-  const auto stopped_in_a_window = [&] {
-    int64_t asked = 0;  // after each batch
-    test::train_here(f.config, false, [&] { return ++asked == 7; });
-  };
-  stopped_in_a_window();
+  f.config.loss_scale.rule.initial = f.config.loss_scale.rule.cap;  // so that steps are skipped
+
+  int64_t asked = 0;  // after each batch
+  const RunState stopped = test::train_here(f.config, false, [&] { return ++asked == 7; }).state;
+  CHECK(stopped.micro == 1);
+  CHECK(stopped.optimizer.skipped > 0);
   const fs::path path = checkpoint(f.config, "last");
   const std::string now = read_text(path);
   give_earlier_names(path, "meshgrad checkpoint 2");

@@ -209,6 +209,15 @@ TEST_CASE("a removed key is refused where it asks for something") {
       ConfigError);
   CHECK(to_toml(parse_config("[run]\npin = false\n", "config.toml")) == to_toml(Config{}));
   CHECK(to_toml(parse_saved_config(text, "last.safetensors")) == to_toml(Config{}));
+
+  // At the top level.
+  check_has(run("config effective --set wgmma=true").err, "[wgmma] needed no key of this name");
+  CHECK_THROWS_WITH_AS(parse_config("wgmma = true\n", "config.toml"),
+                       doctest::Contains("config.toml:1: [wgmma] needed no key of this name, as it was "
+                                         "removed, got true; fix: leave it out"),
+                       ConfigError);
+  CHECK(to_toml(parse_config("wgmma = false\n", "config.toml")) == to_toml(Config{}));
+  CHECK(to_toml(parse_saved_config("wgmma = true\n", "last.safetensors")) == to_toml(Config{}));
 }
 
 TEST_CASE("no colour codes where stderr is no terminal") {

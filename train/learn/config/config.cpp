@@ -218,6 +218,7 @@ const RemovedKey* find_removed_key(std::string_view full_name) {
        "set recompute.keep = [\"linear\", \"mlp\", \"edge_update\"] for \"products\", \"none\" for "
        "\"inputs\""},
       {"rollout.format", "\"vtu\"", "leave it out: frames are VTU files"},
+      {"wgmma", "false", "leave it out: the kernels it chose were not faster"},
   };
   const auto* const found = std::ranges::find(kRemoved, full_name, &RemovedKey::name);
   return found == std::end(kRemoved) ? nullptr : found;

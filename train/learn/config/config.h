@@ -227,7 +227,6 @@ struct Config {
   GraphsMode graphs = GraphsMode::off;
   bool autotune = false;
   bool tf32 = false;
-  bool wgmma = false;
   RunConfig run;
   TaskConfig task;
   DataConfig data;

@@ -321,7 +321,7 @@ class Reader {
         const auto fault =
             config_error(brief(name), "a known section", shown(name), advice_for_section(name));
         add(line, place(line), fault.what());
-      } else {
+      } else if (!ignores(name, value)) {
         unknown_key("", name, describe(value), line, place(line));
       }
     }

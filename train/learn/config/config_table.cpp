@@ -154,9 +154,6 @@ constexpr ConfigKey kKeys[] = {
     {"", "tf32", BoolKey{at<&Config::tf32>}, "", kFixed,
      "Whether GEMMs of precision = \"f32\" on a GPU round their operands to TF32, which is faster and less "
      "exact"},
-    {"", "wgmma", BoolKey{at<&Config::wgmma>}, "", kFixed,
-     "Whether a GPU of compute capability 9.0 sums 16-bit weight gradients by products of warpgroups, which "
-     "have not run on a GPU yet"},
 
     {"run", "dir", TextKey{at<&RunConfig::dir>, true, "a folder"}, "", kFree,
      "Run directory: resolved configuration, metrics, checkpoints"},

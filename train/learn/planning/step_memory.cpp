@@ -19,7 +19,6 @@ RuntimeOptions dry_options(const Config& config, Device device) {
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.autotune = config.autotune;
   options.tf32 = config.tf32;
-  options.wgmma = config.wgmma;
   options.allocator.expandable_segments = config.memory.expandable_segments;
   options.allocator.plan_steps = config.memory.plan_steps;
   return options;

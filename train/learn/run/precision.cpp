@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <meshgrad/kernels/warpgroups.h>
 #include <meshgrad/train/learn/run/precision.h>
 
 namespace meshgrad {
@@ -32,16 +31,6 @@ std::string describe_tf32(const Runtime& runtime, DType precision) {
   if (precision != DType::f32)
     return fmt::format("tf32 = true has no effect with precision {}", name_of(precision));
   return "tf32 = true: GEMMs round their f32 operands to TF32 (10 bits of fraction) and accumulate in f32";
-}
-
-std::string describe_wgmma(const Runtime& runtime, DType precision) {
-  if (!runtime.wgmma()) return {};
-  if (!runtime.stream().on_gpu()) return "wgmma = true has no effect on the CPU";
-  if (precision != DType::f16 && precision != DType::bf16)
-    return fmt::format("wgmma = true has no effect with precision {}", name_of(precision));
-  const std::string reason = kernels::why_no_warpgroups(runtime.device().index);
-  if (!reason.empty()) return "wgmma = true has no effect: " + reason;
-  return "wgmma = true: weight gradients by products of warpgroups, in a kernel that has run on no GPU yet";
 }
 
 }  // namespace meshgrad

@@ -23,7 +23,5 @@ std::string describe_precision(DType precision, double loss_scale);
 
 /// A line that says what RuntimeOptions::tf32 does on the Runtime's device; empty without it.
 std::string describe_tf32(const Runtime& runtime, DType precision);
-/// The same of RuntimeOptions::wgmma.
-std::string describe_wgmma(const Runtime& runtime, DType precision);
 
 }  // namespace meshgrad

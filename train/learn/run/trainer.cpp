@@ -50,10 +50,8 @@ TrainResult Trainer::run() {
   describe_ranks();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
   if (!stored.empty()) tell(RunEventKind::settings, stored);
-  for (const std::string& option :
-       {describe_tf32(runtime_, config_.precision), describe_wgmma(runtime_, config_.precision)}) {
-    if (!option.empty()) tell(RunEventKind::settings, option);
-  }
+  const std::string rounded = describe_tf32(runtime_, config_.precision);
+  if (!rounded.empty()) tell(RunEventKind::settings, rounded);
   if (state_.micro == 0 && !warming_up()) release_gradients();
   if (state_.validation_due && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();

@@ -267,7 +267,6 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ra
          .log = std::move(log),
          .autotune = config.autotune,
          .tf32 = config.tf32,
-         .wgmma = config.wgmma,
          .memory = {}});
   } catch (const ThreadsUnavailable& error) {
     throw config_error(
