@@ -78,7 +78,8 @@ TEST_CASE("a saved map is read again") {
   test::write_npz(scratch.path / "a.npz", arrays, false);
   const std::string input = (scratch.path / "a.npz").string(), map = (scratch.path / "a.map").string();
   const auto convert = [&](std::vector<std::string> more) {
-    std::vector<std::string> words{"convert", input, "-o", (scratch.path / "a.mgd").string(), "--json", "--force"};
+    std::vector<std::string> words{"convert", input,    "-o", (scratch.path / "a.mgd").string(),
+                                   "--json",  "--force"};
     words.insert(words.end(), more.begin(), more.end());
     return run_meshgrad(words);
   };
