@@ -231,7 +231,9 @@ bool owns(int device, const void* memory, int64_t bytes) {
   const auto* const last = static_cast<const char*>(memory) + bytes - 1;
   for (const void* const address : {memory, static_cast<const void*>(last)}) {
     cudaPointerAttributes attributes{};
-    if (consumed(cudaPointerGetAttributes(&attributes, address)) != cudaSuccess) return false;
+    const cudaError_t error = consumed(cudaPointerGetAttributes(&attributes, address));
+    if (error == cudaErrorInvalidValue) return false;
+    check(error, "cudaPointerGetAttributes");
     if (attributes.type == cudaMemoryTypeManaged) continue;
     if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) return false;
   }

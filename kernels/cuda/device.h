@@ -124,7 +124,7 @@ __device__ inline float fast_reciprocal(float x) {
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
-/// Stores 16 bytes, which the L2 cache is the first to evict.
+/// Stores 16 bytes that the L2 cache evicts first.
 template <class T>
 __device__ void store_evict_first(T* to, const T& value) {
   __stcs(reinterpret_cast<uint4*>(to), std::bit_cast<uint4>(value));

@@ -32,6 +32,8 @@ def resident(process):
 
 def peak(program, source, target):
     words = [program, "--quiet", "convert", source, "-o", target, "--force"]
+    if source.suffix == ".npz":
+        words += ["--axes", "u=frames,nodes"]
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     most = 0
     while True:

@@ -325,6 +325,7 @@ TEST_CASE("fused edge update agrees with the reference" * doctest::skip(cuda_dev
       check_edges(shape, 61, 211, dtype, 3, seed++);
     }
     check_edges({128, 3}, 31, 129, dtype, 0, seed++);
+    check_edges({128, 3, Norm::layer, true, true}, 61, 700, dtype, 5, seed++);  // several rounds
   }
   // Nothing; only nodes; a lone node; fewer edges than nodes; more tiles than warps.
   for (const auto& [nodes, edges] : std::vector<std::pair<int64_t, int64_t>>{
@@ -391,9 +392,10 @@ TEST_CASE("fused edge update has the same bits in every run" * doctest::skip(cud
   RandomMatrices random(1300);
   const Edges edges = random_edges(random, 61, 307);
   for (const DType dtype : storage_types()) {
-    EdgeRun first({64, 3}, edges, dtype, 0, 1301);
-    EdgeRun again({64, 3}, edges, dtype, 0, 1301);
-    EdgeRun in_place({64, 3}, edges, dtype, 0, 1301, true);
+    const EdgeShapeOf shape{dtype == DType::f16 ? 128 : 64, 3};
+    EdgeRun first(shape, edges, dtype, 0, 1301);
+    EdgeRun again(shape, edges, dtype, 0, 1301);
+    EdgeRun in_place(shape, edges, dtype, 0, 1301, true);
     const std::vector<Tensor> expected = first.results();
     const std::vector<Tensor> repeated = again.results();
     const std::vector<Tensor> aliased = in_place.results();
@@ -402,7 +404,7 @@ TEST_CASE("fused edge update has the same bits in every run" * doctest::skip(cud
       CHECK(equal_bits(expected[i], repeated[i]));
       CHECK(equal_bits(expected[i], aliased[i]));
     }
-    EdgeRun roomy({64, 3}, edges, dtype, 11, 1301);
+    EdgeRun roomy(shape, edges, dtype, 11, 1301);
     for (size_t i = 0; i < roomy.started.tensors.size(); ++i) {
       CAPTURE(i);
       CHECK(equal_bits(expected[i], to_host(roomy.started.tensors[i], roomy.gpu.stream())));
@@ -438,6 +440,9 @@ TEST_CASE("fused edge update divides long receivers among warps" * doctest::skip
     run.check_forward();
     run.check_backward();
     if (edge_count < 2111 || room > 0) continue;
+    EdgeRun wide({128, 2, Norm::none}, edges, DType::bf16, room, 1402);
+    wide.check_forward();
+    wide.check_backward();
     EdgeRun again(shape, edges, DType::f16, room, 1401);
     const std::vector<Tensor> expected = run.results(), repeated = again.results();
     for (size_t i = 0; i < expected.size(); ++i) CHECK(equal_bits(expected[i], repeated[i]));

@@ -105,6 +105,8 @@ TEST_CASE("too little shared memory is a reason with bytes") {
   REQUIRE(five.size() == 1);
   CHECK(test::contains(five.front(), "MLP backward runs op by op, not as a fused kernel: "));
   CHECK(test::contains(five.front(), "and the device has 166912"));
+  // Exactly what a device has is enough.
+  CHECK(with_bytes(99 * 1024, {.inputs = 1, .width = 128, .layers = 3, .backward = true, .in = 11}).empty());
 }
 
 TEST_CASE("edge updates of three layers fit an A100 at width 128") {

@@ -300,10 +300,10 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
   }
   size_t all = bytes;
   for (const StaticArray& array : runner.static_arrays) all += array.bytes;
-  if (all > kStaticSharedBytes || static_cast<int64_t>(all) + runner.launch->shared_bytes > kSharedBytes ||
+  const int limit = meshgrad::gpu::shared_bytes(0);
+  if (all > kStaticSharedBytes || static_cast<int64_t>(all) + runner.launch->shared_bytes > limit ||
       alignment > 128) {
-    fail(fmt::format("at most {} bytes of fixed shared memory, {} with dynamic", kStaticSharedBytes,
-                     kSharedBytes),
+    fail(fmt::format("at most {} bytes of fixed shared memory, {} with dynamic", kStaticSharedBytes, limit),
          fmt::format("{} at {}", all, text(where)), "use dynamic shared memory, or smaller tiles");
   }
   const int64_t dynamic = runner.launch->shared_bytes;

@@ -230,6 +230,7 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
   graph.first_frame = mesh.first_frame;
   graph.frames = mesh.frames;
   graph.dt = mesh.dt;
+  graph.times = mesh.times;
   graph.dim = mesh.dim;
   graph.nodes = static_cast<int64_t>(cells.size());
   const std::vector<double> centres = cell_means(cells, doubles_of(mesh.positions, mesh.wide_positions),

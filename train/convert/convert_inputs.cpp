@@ -269,6 +269,8 @@ Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>&
     add_list(one);
     for (const FoundFile& more : one.more) add_list(more);
     file.files.insert(file.files.end(), one.parts.begin(), one.parts.end());
+    for (const FoundFile& more : one.more)
+      file.files.insert(file.files.end(), more.parts.begin(), more.parts.end());
     for (const fs::path& path : file.files) inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));

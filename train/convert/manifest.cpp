@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 // To be raised where the same files are read otherwise than before.
 constexpr int kReading = 1;
 
-constexpr std::string_view kStart = "{\n \"meshgrad_manifest\"";
+constexpr std::string_view kStart = "{\"meshgrad_manifest\"";
 
 /// All options that change what is packed; those that have their default are left out.
 Json options_json(const ConvertOptions& options) {
@@ -134,22 +134,24 @@ class ManifestReader {
       to.node_types = node_types_;
       for (size_t i = 0; i < lists[list]; ++i) to.frames.push_back({folder / files[at++], std::nullopt});
     }
+    for (at = std::max<size_t>(at, 1); at < files.size(); ++at) file.parts.push_back(folder / files[at]);
     return file;
   }
 
   void set_times(const Json& entry, const ListedPart& part, FoundFile& file) const {
     const auto times = entry.at("times").get<std::vector<double>>();
     if (times.empty()) return;
-    if (std::ssize(times) != part.count || part.first + part.count > std::ssize(file.frames))
-      throw wrong(fmt::format("{} times of {} files", part.count, file.frames.size()),
-                  fmt::format("{}", times.size()));
+    size_t frames = file.frames.size();  // of the longest list: another one may have one static frame
+    for (const FoundFile& more : file.more) frames = std::max(frames, more.frames.size());
+    if (std::ssize(times) != part.count || part.first + part.count > static_cast<int64_t>(frames))
+      throw wrong(fmt::format("{} times of {} files", part.count, frames), fmt::format("{}", times.size()));
     const auto set = [&](FoundFile& list) {
       for (size_t i = 0; i < times.size(); ++i)
         list.frames[static_cast<size_t>(part.first) + i].time = times[i];
     };
-    set(file);
+    if (file.frames.size() == frames) set(file);
     for (FoundFile& more : file.more)
-      if (more.frames.size() == file.frames.size()) set(more);
+      if (more.frames.size() == frames) set(more);
   }
 
   const Json& json_;
@@ -162,7 +164,9 @@ class ManifestReader {
 std::optional<Manifest> take_manifest(ConvertOptions& options) {
   std::error_code none;
   if (!fs::is_regular_file(options.input, none)) return std::nullopt;
-  if (read_file(options.input, kStart.size()) != kStart) return std::nullopt;
+  std::string start = read_file(options.input, 4 * kStart.size());  // as a formatter may have left it
+  std::erase_if(start, [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; });
+  if (!start.starts_with(kStart)) return std::nullopt;
   const std::string name = options.input.string();
   const MappedFile file(options.input);
   const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
@@ -185,12 +189,12 @@ std::string manifest_text(const ConvertOptions& options, const std::string& form
                           const fs::path& target) {
   std::error_code none;
   const fs::path from = fs::absolute(target, none).parent_path();
-  const fs::path folder = fs::relative(fs::absolute(folder_of(options.input), none), from, none);
-  Json json{
-      {"meshgrad_manifest", 1},
-      {"format", format},
-      {"folder", none || folder.empty() ? fs::absolute(folder_of(options.input)).string() : folder.string()},
-      {"options", options_json(options)}};
+  const fs::path input = fs::absolute(options.input, none);
+  const fs::path folder = fs::relative(folder_of(input), from, none);
+  Json json{{"meshgrad_manifest", 1},
+            {"format", format},
+            {"folder", none || folder.empty() ? folder_of(input).string() : folder.string()},
+            {"options", options_json(options)}};
   const Json read = Json::parse(packed);
   json["read_as"] = read.at("read_as");
   json["trajectories"] = read.at("trajectories");

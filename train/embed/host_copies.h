@@ -15,7 +15,8 @@ int32_t int32_of(int64_t value, std::string_view what, int64_t row);
 
 /// Copies of arrays that live on the runtime's device; arrays on the host stay where they are. Those that the
 /// functions give are valid as long as this. They wait for the device, and throw InvalidArgument naming
-/// `what` for a device that is not the runtime's.
+/// `what` for a device that is not the runtime's, or for memory that is not allocated there (managed memory
+/// counts; pinned memory of the host does not).
 class HostCopies {
  public:
   HostCopies() = default;  ///< none

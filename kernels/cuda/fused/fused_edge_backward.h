@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
   Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
   const int rounds = rounds_of<kBackwardTogether<W>>(
-      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
+      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows, stage, warp_words);
   BackwardSums<T, W> sums(stage, args.d_receiver_terms, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {

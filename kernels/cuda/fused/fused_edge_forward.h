@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
   const EdgeRange range = edge_range(in.list);
   const int rounds = rounds_of<kForwardTogether<W>>(
-      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
+      (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows, shared.warp,
+      ForwardSums<T, W>::kStageFloats);
   ForwardSums<T, W> sums(shared.warp, args.aggregate, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {

@@ -61,8 +61,8 @@ void split_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
   run(border, tickets.row_range(half, 2 * half));
 }
 
-/// The gradients of the nodes begin, begin + 1, ... that send, and of the sender weight by them, in one
-/// launch with what `jobs` and `sums` ask for.
+/// The gradients of the nodes begin, begin + 1, ... that send, and of the sender weight by them, in the
+/// launches of what `jobs` and `sums` ask for.
 void sender_gradients(const EdgeUpdateBackward& args, int64_t begin, const Graph& senders,
                       const Tensor& d_first, const NodeTermTensors& d_terms,
                       std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
@@ -81,8 +81,8 @@ void sender_gradients(const EdgeUpdateBackward& args, int64_t begin, const Graph
                       jobs, sums, runtime, stream);
 }
 
-/// The gradients of all weights and of the nodes, in one launch; `senders` are the first nodes, of which
-/// those behind have theirs.
+/// The gradients of all weights and of the nodes, in one launch and that of the sum of slices; `senders` are
+/// the first nodes, of which those behind have theirs.
 void node_and_weight_gradients(const EdgeUpdateBackward& args, const Graph& senders,
                                const BackwardWorkspace& workspace, const NodeTermTensors& d_terms,
                                Runtime& runtime, const Stream& stream) {

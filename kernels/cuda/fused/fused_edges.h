@@ -42,7 +42,7 @@ struct EdgeTile {
   static constexpr int kRows = TileShape<W>::kRows;
   static constexpr int kBands = TileShape<W>::kBands;
   TileRows<kBands> edges;
-  /// Of edge `lane` of the tile, of the last one behind it: one coalesced load of 32 indices. 0 in an empty
+  /// Of edge `lane` of the tile, of the last one behind it: one coalesced load. 0 in an empty
   /// tile.
   int sender, receiver;
   __device__ EdgeTile(const EdgeList& list, const EdgeRange& range, int round)

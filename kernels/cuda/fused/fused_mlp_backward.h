@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLP backward over rows, in two launches. mlp_backward recomputes the hidden activations of a tile,
+// MLP backward over rows, in three launches. mlp_backward recomputes the hidden activations of a tile,
 // propagates the gradient through its layers and stores the inputs' gradients; weight_gradients then
-// multiplies the operands that it stored in the backward workspace.
+// multiplies the operands that it stored in the backward workspace, and adds the slices of the products.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 

@@ -26,7 +26,7 @@ struct MlpForwardArgs {
   int ticket_count;
 };
 
-/// Width 256 streams its weights, and a launch of its own for node terms is as fast by the cycle model.
+/// Width 256 streams its weights, so that node terms have a launch of their own there.
 template <int W, bool narrow>
 inline constexpr bool kMakesNodeTerms = !narrow && W < 256;
 

@@ -7,9 +7,9 @@
 //   dS[s] = sum of d_first over the edges that s sends, in sender order
 //   d_h (+)= dS W_s^T + dR W_r^T
 //
-// One launch forward and one backward; 16-bit storage, f32 accumulation, rounded once when stored. No
-// atomics: bit-identical from run to run, whatever a node's degree. Rows at or behind the graph's real counts
-// are neither read nor written.
+// One launch forward, one backward and that of the sum of slices; 16-bit storage, f32 accumulation, rounded
+// once when stored. No atomics: bit-identical from run to run, whatever a node's degree. Rows at or behind
+// the graph's real counts are neither read nor written.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
 #include <meshgrad/kernels/message_passing.h>

@@ -28,8 +28,8 @@ inline constexpr int kFusedThreads = 32 * kFusedWarps;
 
 /// A warp's tile of width W: at most 128 accumulators and 64 operand registers per lane, of the 255 that a
 /// thread may have. Two bands halve the reads of weights from shared memory per row. Of width 256 only one
-/// band fits; at width 128 two would double the code, and an H100 then waits for instructions a third of the
-/// time.
+/// band fits; at width 128 two would double the code, whose loop then has more instructions than the caches
+/// hold.
 template <int W>
 struct TileShape {
   static constexpr int kGroups = W / 32;

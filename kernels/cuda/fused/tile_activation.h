@@ -123,7 +123,7 @@ __device__ EightFloats evaluate(const SmoothActivation& f, EightFloats& x) {
 }
 /// Derivatives of a tile, in 16 bits like the values: in global memory, because beside the weights there is
 /// no room for them in shared memory. slopes[vector][lane]; each lane reads only what it wrote. The same
-/// addresses serve all rounds, so they stay in the L2 cache: 17 MB of an H200's 50 at width 128 and three
+/// addresses serve all rounds, so they stay in the L2 cache: 8.7 MB of an H200's 50 at width 128 and three
 /// layers.
 template <int bands, int groups>
 struct Slopes {

@@ -60,27 +60,27 @@ __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   }
 }
 
-/// Rounds of the tile loop for a warp with `mine` tiles. With `together`, all warps of a block run as many as
-/// the busiest one: where the loop has a barrier, or, at width 256, each multiplication by streamed weights,
-/// so that there some of them run on no rows.
-template <bool together>
-__device__ int rounds_of(int mine) {
-  if constexpr (together) {
-    MESHGRAD_SHARED(int, rounds, kFusedWarps);
-    const int warp = warp_index();
-    if (lane_index() == 0) rounds[warp] = mine;
-    __syncthreads();
-    for (int i = 0; i < kFusedWarps; ++i) mine = max(mine, rounds[i]);
-  }
-  return uniform(mine);
-}
-
-/// Backward at width 128 starts each tile together: 8 warps at different places of a loop that is larger than
-/// the instruction cache would each wait for it.
+/// Whether all warps of a block run as many rounds of the tile loop as the busiest one: at width 256, where
+/// each multiplication by streamed weights has barriers, so that some warps multiply no rows; and in backward
+/// at width 128, where a barrier a round keeps the warps at nearby instructions, of which there are too many
+/// for the caches next to the schedulers.
 template <int W>
 inline constexpr bool kForwardTogether = W == 256;
 template <int W>
 inline constexpr bool kBackwardTogether = W >= 128;
+
+/// The most rounds of a block's warps, with `together`. The warps exchange them through the first word of
+/// each one's own memory, `own`, `stride` words apart; a barrier comes before other uses of it.
+template <bool together>
+__device__ int rounds_of(int mine, float* own, int stride) {
+  if constexpr (together) {
+    int* const rounds = reinterpret_cast<int*>(own) - stride * warp_index();
+    if (lane_index() == 0) rounds[stride * warp_index()] = mine;
+    __syncthreads();
+    for (int i = 0; i < kFusedWarps; ++i) mine = max(mine, rounds[stride * i]);
+  }
+  return uniform(mine);
+}
 
 /// The tiles of a warp when rows are independent, assigned round-robin: tile i goes to block i % blocks and
 /// there to warp i / blocks % kFusedWarps. Blocks first, so that a small mesh occupies all multiprocessors
@@ -97,7 +97,9 @@ struct RoundRobinTiles {
     const int tiles = (end + kRows - 1) / kRows;
     first = part * kRows;
     stride = parts * kRows;
-    rounds = rounds_of<together>(part < tiles ? (tiles - part + parts - 1) / parts : 0);
+    // No warp of a block has more tiles than its first.
+    const int most = together ? static_cast<int>(blockIdx.x) : part;
+    rounds = uniform(most < tiles ? (tiles - most + parts - 1) / parts : 0);
   }
   __device__ TileRows<TileShape<W>::kBands> tile(int round) const { return {first + round * stride, end}; }
 };

@@ -21,7 +21,7 @@ struct EdgeList {
   unsigned* tickets;  ///< [warps, 32], by lane, zeroed: warps that have stored their sum of a receiver
 };
 
-/// A receiver with more edges than this is divided where shares of the edges begin: eight tiles. A mesh has
+/// A receiver with more edges than this is divided where shares of the edges begin. A mesh has
 /// none.
 inline constexpr int kLongReceiver = 256;
 /// Where the edges of one warp end and those of the next begin: before the first edge of `receiver`, or, if

@@ -16,8 +16,8 @@
 // round-robin (row groups).
 //
 // Every block writes its partial tile to memory. A second, short launch of many blocks adds the slices to
-// d_weight, by slice number, so the bits do not depend on timing. One block that added a tile would be a tail
-// of the launch: on an H100 of 80 us, in which 131 multiprocessors were idle.
+// d_weight, by slice number, so the bits do not depend on timing. One block that added a tile would be a long
+// tail of the launch.
 #pragma once
 #include <meshgrad/kernels/cuda/device.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
@@ -39,7 +39,7 @@ inline constexpr int kSharedBytes = kStages * kStageBytes;
 /// Of the kernels of weight gradients alone: one block loads while the other multiplies.
 inline constexpr int kBlocksPerMultiprocessor = 2;
 inline constexpr int kMaxTiles = 4;  ///< of a 256 x 256 matrix
-/// A slice has at least so many stages, as far as there are rows: each costs 64 KiB of partials.
+/// Slices have at least about so many stages, as far as there are rows: each costs 64 KiB of partials.
 inline constexpr int kLeastStages = 4;
 /// A block of the sum has this many 16-byte vectors of a tile, and the slices in as many parts.
 inline constexpr int kSumVectors = 64;
@@ -131,7 +131,7 @@ struct Division {
 };
 
 /// The division of all jobs from the real counts, which only the device knows: a job gets blocks in
-/// proportion to its memory traffic, at least one slice, and none of less than kLeastStages. One warp calls,
+/// proportion to its memory traffic, at least one slice, and at most one per kLeastStages. One warp calls,
 /// and lane j returns that of job j; sums over the jobs are shuffles.
 __device__ inline Division divide(const Args& args) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);

@@ -57,6 +57,7 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
   if (from.frames < to.frames) make_static(from);
   to.frames = std::max(to.frames, from.frames);
   if (to.dt == 0) to.dt = from.dt;
+  if (to.times.size() < from.times.size()) to.times = from.times;
   if (!to.node_type.empty() && !from.node_type.empty() && to.node_type != from.node_type) {
     throw data_error(from.name, "the node types of " + to.name,
                      list_difference("types", to.node_type, from.node_type),

@@ -183,8 +183,8 @@ int run(const Options& options, const GlobalOptions& globals) {
   convert_options.axes = pairs(options.axes, "--axes", "ARRAY=AXIS,AXIS,..", "velocity=components,nodes");
   if (!globals.quiet) convert_options.progress = convert_progress();
   const std::string output = convert_options.output.string();
-  if (!options.force && convert_options.save_map.empty() && is_packed_file(convert_options.output)) {
-    if (!is_up_to_date(convert_options)) {
+  if (!options.force && is_packed_file(convert_options.output)) {
+    if (!convert_options.save_map.empty() || !is_up_to_date(convert_options)) {
       throw data_error(output, "a new name", "a packed file of other files or options, or of another version",
                        "--force replaces it");
     }
