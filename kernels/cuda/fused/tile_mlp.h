@@ -74,8 +74,9 @@ inline constexpr bool kBackwardTogether = W >= 128;
 template <bool together>
 __device__ int rounds_of(int mine, float* own, int stride) {
   if constexpr (together) {
-    int* const rounds = reinterpret_cast<int*>(own) - stride * warp_index();
-    if (lane_index() == 0) rounds[stride * warp_index()] = mine;
+    int* const my_rounds = reinterpret_cast<int*>(own);
+    const int* const rounds = my_rounds - stride * warp_index();
+    if (lane_index() == 0) *my_rounds = mine;
     __syncthreads();
     for (int i = 0; i < kFusedWarps; ++i) mine = max(mine, rounds[stride * i]);
   }
