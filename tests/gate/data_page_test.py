@@ -26,6 +26,8 @@ def main():
         for kind, text in blocks:
             python += text if kind == "python" else ""
             command = [venv / "bin/python", "-c", python] if kind == "python" else ["bash", "-ec", text]
+            for packed in pathlib.Path(folder).glob("*.mgd") if kind == "sh" else ():
+                packed.unlink()  # each command of the page begins anew
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
             if kind == "sh":

@@ -125,6 +125,12 @@ void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
   });
 }
 
+/// Of all lists, which come after their frames.
+void add_parts(const FoundFile& file, std::vector<fs::path>& to) {
+  to.insert(to.end(), file.parts.begin(), file.parts.end());
+  for (const FoundFile& more : file.more) add_parts(more, to);
+}
+
 const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
   const DataFormat* named = format_named(options.format);
   if (named == nullptr && options.format != "auto") {
@@ -268,9 +274,7 @@ Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>&
     };
     add_list(one);
     for (const FoundFile& more : one.more) add_list(more);
-    file.files.insert(file.files.end(), one.parts.begin(), one.parts.end());
-    for (const FoundFile& more : one.more)
-      file.files.insert(file.files.end(), more.parts.begin(), more.parts.end());
+    add_parts(one, file.files);
     for (const fs::path& path : file.files) inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));

@@ -377,6 +377,150 @@ SeriesReading parse_series(const std::string& pattern, std::span<const std::stri
     std::ranges::sort(members, [&](const auto& a, const auto& b) {
       return order.before(a.first, b.first, names[a.second], names[b.second]);
     });
+    std::vector<size_t>& group = reading.groups.emplace_back();
+    for (const size_t row : rows) group.push_back(members_[row]);
+  }
+  std::ranges::sort(reading.groups, {}, [&](const auto& group) { return names_[group.front()]; });
+  for (size_t at = 0; at <= columns_.size(); ++at) {
+    reading.pattern += rows_.front().texts[at];
+    if (at == columns_.size()) break;
+    const bool changes =
+        std::ranges::any_of(axes_, [&](const auto& one) { return std::ranges::find(one, at) != one.end(); });
+    const bool tells_apart = changes && !in_axis(at);
+    reading.frame_before_case = reading.frame_before_case || (tells_apart && at > frame);
+    const bool by_rank = says_rank(rows_.front().texts[at]);
+    reading.cases_named_by_rank = reading.cases_named_by_rank || (tells_apart && by_rank);
+    reading.frames_named_by_rank = reading.frames_named_by_rank || (at == frame && by_rank);
+    if (at == frame) reading.frames_named_by_step = says_step(rows_.front().texts[at]);
+    reading.pattern += at == frame ? "{frame}" : tells_apart ? "{case}" : changes ? "*" : columns_[at][0];
+  }
+  return reading;
+}
+
+std::span<const std::string> names_;
+const std::vector<size_t>& members_;
+std::vector<Parts> rows_;
+std::vector<std::vector<std::string>> columns_;  // of numbers, over the names
+std::vector<std::vector<size_t>> axes_;          // columns that change, those that do so together in one
+};
+
+std::vector<SeriesReading> readings_of(std::span<const std::string> names,
+                                       const std::vector<size_t>& members) {
+  const NumberedNames decimal(names, members, true), whole(names, members, false);
+  std::vector<SeriesReading> found = decimal.readings();
+  // Where no number is a decimal the two are the same; names of one shape as decimals need not be one as
+  // whole numbers ("1" and "1.5").
+  if (!whole.alike() || whole.columns() == decimal.columns()) return found;
+  const auto scientific = [](const std::vector<std::string>& numbers) {
+    return std::ranges::any_of(numbers, [](const std::string& number) {
+      return number.find("e-") != std::string::npos || number.find("e+") != std::string::npos;
+    });
+  };
+  if (std::ranges::any_of(decimal.columns(), scientific) ||
+      !std::ranges::all_of(whole.columns(), are_counted))
+    return found;
+  std::vector<SeriesReading> counted = whole.readings();
+  if (!std::ranges::all_of(decimal.columns(), are_decimals)) return counted;
+  std::erase_if(counted, [&](const SeriesReading& reading) {
+    const bool same = std::ranges::any_of(
+        found, [&](const SeriesReading& other) { return other.groups == reading.groups; });
+    return same || std::ranges::any_of(reading.groups, [](const auto& group) { return group.size() < 2; });
+  });
+  std::ranges::move(counted, std::back_inserter(found));
+  return found;
+}
+
+enum class Piece { text, frame, other, ignored };
+
+/// "run_{case}_{frame}" as pieces; nothing for what is no pattern.
+std::optional<std::vector<std::pair<Piece, std::string>>> pieces_of(std::string_view pattern) {
+  constexpr std::string_view kFrame = "{frame}", kCase = "{case}";
+  std::vector<std::pair<Piece, std::string>> pieces;
+  int frames = 0;
+  while (!pattern.empty()) {
+    const Piece piece = pattern.starts_with(kFrame)  ? Piece::frame
+                        : pattern.starts_with(kCase) ? Piece::other
+                        : pattern.front() == '*'     ? Piece::ignored
+                                                     : Piece::text;
+    const size_t size = piece == Piece::frame ? kFrame.size() : piece == Piece::other ? kCase.size() : 1;
+    if (piece == Piece::text && !pieces.empty() && pieces.back().first == Piece::text) {
+      pieces.back().second += pattern.front();
+    } else {
+      pieces.emplace_back(piece, std::string(pattern.substr(0, size)));
+    }
+    frames += piece == Piece::frame ? 1 : 0;
+    pattern.remove_prefix(size);
+  }
+  if (frames != 1) return std::nullopt;
+  return pieces;
+}
+
+struct Match {
+  std::string frame;
+  std::vector<std::string> cases;
+};
+
+/// The shortest texts that make `name` of the pieces from `at` on. Names are short, and so is this.
+bool match(std::span<const std::pair<Piece, std::string>> pieces, std::string_view name, Match& found) {
+  if (pieces.empty()) return name.empty();
+  const auto& [piece, text] = pieces.front();
+  const auto rest = pieces.subspan(1);
+  if (piece == Piece::text) return name.starts_with(text) && match(rest, name.substr(text.size()), found);
+  if (piece == Piece::frame) {
+    const size_t sign = !name.empty() && (name[0] == '-' || name[0] == '+') ? 1 : 0;
+    if (sign >= name.size() || !is_digit(name[sign])) return false;
+    for (const bool decimal : {true, false}) {
+      const size_t end = end_of_number(name, sign, decimal);
+      found.frame = std::string(name.substr(0, end));
+      if (match(rest, name.substr(end), found)) return true;
+    }
+    return false;
+  }
+  for (size_t end = 0; end <= name.size(); ++end) {
+    const size_t before = found.cases.size();
+    if (piece == Piece::other) found.cases.emplace_back(name.substr(0, end));
+    if (match(rest, name.substr(end), found)) return true;
+    found.cases.resize(before);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<SeriesFamily> families_of(std::span<const std::string> names) {
+  std::vector<size_t> order(names.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return names[i]; });
+  std::map<std::vector<std::string>, size_t> places;
+  std::vector<SeriesFamily> families;
+  for (const size_t i : order) {
+    const auto [place, added] = places.try_emplace(parts_of(names[i], true).texts, families.size());
+    if (added) families.emplace_back();
+    families[place->second].members.push_back(i);
+  }
+  for (SeriesFamily& family : families)
+    if (family.members.size() > 1) family.readings = readings_of(names, family.members);
+  return families;
+}
+
+SeriesReading parse_series(const std::string& pattern, std::span<const std::string> names) {
+  const auto pieces = pieces_of(pattern);
+  if (!pieces) {
+    throw config_error("series", "a pattern of names with one {frame}", pattern,
+                       "write for example run_{case}_{frame}.vtu");
+  }
+  std::map<std::vector<std::string>, std::vector<std::pair<std::string, size_t>>> groups;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (Match found; match(*pieces, names[i], found)) groups[found.cases].emplace_back(found.frame, i);
+  SeriesReading reading{.pattern = pattern};
+  std::vector<std::string> numbers;
+  for (const auto& [cases, members] : groups)
+    for (const auto& member : members) numbers.push_back(member.first);
+  const NumberOrder order(numbers);
+  for (auto& [cases, members] : groups) {
+    std::ranges::sort(members, [&](const auto& a, const auto& b) {
+      return order.before(a.first, b.first, names[a.second], names[b.second]);
+    });
     const auto same = std::ranges::adjacent_find(members, [&](const auto& a, const auto& b) {
       return !order.before(a.first, b.first, "", "") && !order.before(b.first, a.first, "", "");
     });

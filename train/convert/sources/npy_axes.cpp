@@ -86,7 +86,7 @@ void put_axes_in_order(NamedArray& array, const std::string& axes, const std::st
 }
 
 int64_t first_change(const NpyArray& array) {
-  if (array.shape.empty() || array.shape[0] < 2) return 0;
+  if (array.shape.empty() || array.shape[0] < 2 || array.size() == 0) return 0;
   const int64_t size = array.size() / array.shape[0];
   const auto frames = static_cast<size_t>(array.shape[0]);
   const auto width = static_cast<size_t>(array.bytes);
