@@ -443,6 +443,7 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
   Packer packer(options, plan.statistics_split(), whole, warnings);
   ConvertProgress progress{0, inputs.records, 0, inputs.bytes};
   int64_t first_record = 0;
+  std::map<int64_t, int64_t> packed;  // frames by record
   for (InputFile& file : inputs.files) {
     std::vector<std::string> names;
     for (const auto& path : file.files) names.push_back(name_within(options.input, path));
@@ -450,6 +451,7 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
       const int64_t record = first_record + trajectory->record;
       const std::vector<SplitPart> parts =
           plan.parts(file, record, trajectory->frames, trajectory->first_frame);
+      for (const SplitPart& part : parts) packed[record] += part.count;
       if (!parts.empty()) packer.add(*trajectory, parts, names, file.lists);
       progress.trajectories = record + 1;
       if (options.progress) {
@@ -458,6 +460,8 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
         options.progress(now);
       }
     }
+    for (int64_t record = first_record; manifest && record < first_record + file.source->records(); ++record)
+      check_all_packed(inputs.listed_parts[static_cast<size_t>(record)], packed[record], file.path.string());
     progress.bytes += file.source->bytes_read();
     first_record += file.source->records();
     file.source.reset();

@@ -131,14 +131,16 @@ void add_parts(const FoundFile& file, std::vector<fs::path>& to) {
   for (const FoundFile& more : file.more) add_parts(more, to);
 }
 
-const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
+/// --format keeps the files of that format, of those that were found; a manifest's are all of it.
+const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files,
+                                bool are_found) {
   const DataFormat* named = format_named(options.format);
   if (named == nullptr && options.format != "auto") {
     std::vector<std::string> names = format_names();
     names.insert(names.begin(), "auto");
     throw config_error("format", any_of(names), options.format, "choose one of them");
   }
-  if (std::error_code none; named != nullptr && fs::is_directory(options.input, none)) {
+  if (std::error_code none; named != nullptr && are_found && fs::is_directory(options.input, none)) {
     std::erase_if(files, [&](const FoundFile& file) { return format_of(file.path) != named; });
   }
   if (files.empty()) {
@@ -193,11 +195,13 @@ ListedParts listed_parts(const ConvertOptions& options, const std::vector<InputF
   return parts;
 }
 
-/// Those of a manifest, unless other splits are asked for.
 ListedParts listed_parts(const ConvertOptions& options, const Manifest& manifest,
                          const std::vector<InputFile>& files) {
-  if (!options.split.empty() || options.split_by != SplitBy::automatic || !options.split_list.empty())
-    return listed_parts(options, files);
+  if (!options.split.empty() || options.split_by != SplitBy::automatic || !options.split_list.empty()) {
+    throw config_error("split", "one way to divide the data",
+                       "--split, --by or --split-list beside a manifest's splits",
+                       "correct the splits in the manifest, or convert the files themselves");
+  }
   ListedParts parts;
   for (size_t i = 0; i < files.size(); ++i) {
     const size_t first = parts.size();
@@ -213,6 +217,36 @@ ListedParts listed_parts(const ConvertOptions& options, const Manifest& manifest
     }
   }
   return parts;
+}
+
+/// Throws for options that the format has no use for.
+void check_options(const ConvertOptions& options, const DataFormat& format) {
+  const auto only_for = [&](const char* option, bool given, std::initializer_list<std::string_view> formats,
+                            const char* needed) {
+    if (!given || std::ranges::find(formats, format.name) != formats.end()) return;
+    throw config_error(option, needed, std::string(format.name), fmt::format("leave --{} out", option));
+  };
+  only_for("fields", !options.fields.empty(), {"hdf5"}, "an HDF5 input, whose rows they name");
+  only_for("map", !options.map.empty(), {"npz", "hdf5"}, "NPZ or HDF5 files, whose arrays it names");
+  only_for("save-map", !options.save_map.empty(), {"npz", "hdf5"},
+           "NPZ or HDF5 files, whose arrays it names");
+  only_for("axes", !options.axes.empty(), {"npz", "hdf5"}, "NPZ or HDF5 files, whose arrays it describes");
+  only_for("first-node", options.first_node.has_value(), {"npz", "hdf5"},
+           "NPZ or HDF5 files, whose arrays it describes");
+  only_for("series", !options.series.empty(), {"vtk", "hdf5"},
+           "files of VTK or groups of HDF5, whose names it describes");
+  only_for("separate", options.separate_frames, {"vtk", "npz", "hdf5"},
+           "files or groups that can be frames of one simulation");
+  if (!options.node_types.empty() && format.name == "deepmind") {
+    throw config_error("node-types", "files with named arrays, one of which it names",
+                       fmt::format("{} with node types {}", format.name, options.node_types),
+                       "leave --node-types out: meta.json says where they are");
+  }
+  if (!options.node_types.empty() && options.map.contains("types")) {
+    throw config_error("node-types", "one array of node types",
+                       options.node_types + " and --map types=" + options.map.at("types"),
+                       "leave one of them out");
+  }
 }
 
 }  // namespace
@@ -234,32 +268,8 @@ Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>&
         [](const fs::path& path) { return format_of(path) != nullptr; }, warn);
   }
   if (options.format == "auto" || options.format == "xdmf") drop_parts_of_xdmf(found);
-  const DataFormat& format = choose_format(options, found);
-  if (!options.fields.empty() && format.name != "hdf5") {
-    throw config_error("fields", "an HDF5 input, whose rows they name",
-                       fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
-                       "leave --fields out: fields have the names that the input gives them");
-  }
-  if (format.name != "npz" && format.name != "hdf5" && (!options.map.empty() || !options.save_map.empty())) {
-    const char* option = options.map.empty() ? "save-map" : "map";
-    throw config_error(option, "NPZ or HDF5 files, whose arrays it names", format.name,
-                       fmt::format("leave --{} out", option));
-  }
-  if (format.name != "npz" && format.name != "hdf5" && (!options.axes.empty() || options.first_node)) {
-    const char* option = options.axes.empty() ? "first-node" : "axes";
-    throw config_error(option, "NPZ or HDF5 files, whose arrays it describes", format.name,
-                       fmt::format("leave --{} out", option));
-  }
-  if (!options.node_types.empty() && format.name == "deepmind") {
-    throw config_error("node-types", "files with named arrays, one of which it names",
-                       fmt::format("{} with node types {}", format.name, options.node_types),
-                       "leave --node-types out: meta.json says where they are");
-  }
-  if (!options.node_types.empty() && options.map.contains("types")) {
-    throw config_error("node-types", "one array of node types",
-                       options.node_types + " and --map types=" + options.map.at("types"),
-                       "leave one of them out");
-  }
+  const DataFormat& format = choose_format(options, found, !manifest);
+  check_options(options, format);
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
@@ -302,6 +312,14 @@ Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>&
                      options.input.string()));
   }
   return inputs;
+}
+
+void check_all_packed(const std::vector<SplitPart>& listed, int64_t packed, const std::string& file) {
+  int64_t frames = 0;
+  for (const SplitPart& part : listed) frames += part.count;
+  if (frames == packed) return;
+  throw data_error(file, fmt::format("{} frames, as the manifest says", frames), fmt::format("{}", packed),
+                   "correct the ranges in the manifest, or write it again");
 }
 
 void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read) {

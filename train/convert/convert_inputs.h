@@ -49,6 +49,9 @@ struct Inputs {
 Inputs open_inputs(const ConvertOptions& options, const std::optional<Manifest>& manifest,
                    const WarningCallback& warn);
 
+/// Throws DataError where a manifest names frames that a record does not have: `packed` were packed.
+void check_all_packed(const std::vector<SplitPart>& listed, int64_t packed, const std::string& file);
+
 /// Throws DataError where files of arrays have one frame each and names that say that they are steps: one
 /// simulation, or as many solutions.
 void check_no_steps(const ConvertOptions& options, const Inputs& inputs, const ConvertReport& read);

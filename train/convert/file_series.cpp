@@ -78,25 +78,31 @@ class FolderSeries {
     return known->second;
   }
 
-  /// Whether the first two frames of every group have one mesh.
+  /// Whether the first two frames of every group have one mesh. Keeps a group that has not where another has.
   bool on_one_mesh(const SeriesReading& reading) {
+    const std::vector<size_t>* other = nullptr;
+    bool any = false;
     for (const std::vector<size_t>& group : reading.groups) {
       if (group.size() < 2) continue;
       const MeshesOf meshes = compare(group[0], group[1]);
-      if (meshes == MeshesOf::one) continue;
+      any = any || meshes == MeshesOf::one;
+      if (meshes == MeshesOf::one || other != nullptr) continue;
+      other = &group;
       if (meshes == MeshesOf::other_points) moved_ = group;
-      return false;
     }
-    return true;
+    if (other != nullptr && any && !mixed_) mixed_ = {reading, *other};
+    return other == nullptr;
   }
 
   std::optional<SeriesReading> choose(const SeriesFamily& family) {
     moved_.clear();
+    mixed_.reset();
     std::vector<SeriesReading> possible;
     for (const SeriesReading& reading : family.readings)
       if (on_one_mesh(reading)) possible.push_back(reading);
     if (possible.empty()) {
       check_no_parts(family);
+      if (mixed_) throw several_meshes(family);
       say_moved(family);
       return std::nullopt;
     }
@@ -155,6 +161,16 @@ class FolderSeries {
         "times says it, too");
   }
 
+  /// Frames of simulations on one mesh each, but for some.
+  DataError several_meshes(const SeriesFamily& family) const {
+    const auto& [reading, group] = *mixed_;
+    return data_error(
+        place(family), "frames of one mesh in every simulation, or in none",
+        fmt::format("--series '{}': {}, of which {} and {} are on other meshes", reading.pattern,
+                    counts_text(reading), names_[group[0]], names_[group[1]]),
+        "that --series begins a new trajectory where the mesh changes; --separate makes each file one");
+  }
+
   /// Parts of one mesh are named by their process: before the frame, or after it ("flow_12_0" and
   /// "flow_12_1").
   void check_no_parts(const SeriesFamily& family, const SeriesReading& reading) {
@@ -203,6 +219,7 @@ class FolderSeries {
   std::vector<bool> done_;
   std::map<std::pair<size_t, size_t>, MeshesOf> compared_;
   std::vector<size_t> moved_;  // a group whose first two have the same cells and other points
+  std::optional<std::pair<SeriesReading, std::vector<size_t>>> mixed_;  // see on_one_mesh
 };
 
 }  // namespace

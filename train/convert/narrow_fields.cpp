@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/narrow_fields.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 
@@ -25,11 +26,15 @@ void drop_third(RawField& field) {
   field.components = 2;
 }
 
-/// An empty third component has no nan.
-void fill_third(RawField& field) {
-  if (auto* values = std::get_if<std::vector<float>>(&field.values))
-    for (size_t i = 2; i < values->size(); i += 3) (*values)[i] = 0;
-  for (size_t i = 2; i < field.wide.size(); i += 3) field.wide[i] = 0;
+/// Throws for nan where a component of numbers is empty.
+void check_third(const RawField& field, const std::string& place) {
+  const auto* values = std::get_if<std::vector<float>>(&field.values);
+  for (size_t i = 2; values != nullptr && i < values->size(); i += 3) {
+    if (!std::isnan((*values)[i])) continue;
+    throw data_error(fmt::format("{}: field {}", place, field.name),
+                     "numbers in the third component, as another trajectory has", "nan at every node",
+                     "save 0 there if that is its value, or convert data in 2-D apart");
+  }
 }
 
 void keep_first_frame(RawField& field, int64_t frames) {
@@ -52,7 +57,7 @@ void FieldWidths::narrow(RawTrajectory& t) {
     if ((flat && field.components == 3 && !field.third_is_empty) ||
         (still && field.dynamic && !field.repeats))
       throw WiderField{field.name};
-    if (field.third_is_empty) flat ? drop_third(field) : fill_third(field);
+    if (field.third_is_empty) flat ? drop_third(field) : check_third(field, t.name);
     if (field.repeats && still && t.frames > 0) keep_first_frame(field, t.frames);
   }
   // Positions at rest in every frame are the mesh's.

@@ -377,6 +377,14 @@ SeriesReading parse_series(const std::string& pattern, std::span<const std::stri
     std::ranges::sort(members, [&](const auto& a, const auto& b) {
       return order.before(a.first, b.first, names[a.second], names[b.second]);
     });
+    const auto same = std::ranges::adjacent_find(members, [&](const auto& a, const auto& b) {
+      return !order.before(a.first, b.first, "", "") && !order.before(b.first, a.first, "", "");
+    });
+    if (same != members.end()) {
+      throw config_error("series", "one file of each frame",
+                         fmt::format("{} and {}", names[same->second], names[std::next(same)->second]),
+                         "write {case} where their names differ");
+    }
     std::vector<size_t>& group = reading.groups.emplace_back();
     for (const auto& member : members) group.push_back(member.second);
   }

@@ -92,18 +92,23 @@ void add_pieces(FoundFile& file) {
 std::vector<FoundFile> vtk_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
                                   std::vector<std::string>& notes, const WarningCallback& warn) {
   std::vector<FoundFile> series;
-  std::set<fs::path> listed, with_list;
+  std::set<fs::path> listed, with_list, with_pieces;
   std::map<fs::path, std::string> splits;
   const auto take = [&](const fs::path& path) { listed.insert(fs::weakly_canonical(path)); };
   for (const FoundFile& file : found) {
     splits[file.path] = file.split;
-    if (is_list_of_pieces(file.path)) std::ranges::for_each(pieces_of_file(file.path), take);
+    if (is_list_of_pieces(file.path)) {
+      for (const fs::path& piece : pieces_of_file(file.path)) {
+        take(piece);
+        with_pieces.insert(fs::weakly_canonical(piece).parent_path());
+      }
+    }
     if (!is_frame_list(file.path)) continue;
     series.push_back({file.path, file.split, frames_of_list(file.path), {}, options.node_types});
-    with_list.insert(file.path.parent_path());
+    with_list.insert(fs::weakly_canonical(file.path).parent_path());
     for (VtkFrame& frame : series.back().frames) {
       take(frame.path);
-      with_list.insert(frame.path.parent_path());
+      with_list.insert(fs::weakly_canonical(frame.path).parent_path());
       frame.path = file_with_mesh(frame.path);
     }
     add_pieces(series.back());
@@ -113,14 +118,16 @@ std::vector<FoundFile> vtk_series(const std::vector<FoundFile>& found, const Con
   std::vector<std::string> beside_lists;
   for (const FoundFile& file : found) {
     if (is_frame_list(file.path) || listed.contains(fs::weakly_canonical(file.path))) continue;
-    if (with_list.contains(file.path.parent_path())) {
+    const fs::path folder = fs::weakly_canonical(file.path).parent_path();
+    const bool stale_piece = with_pieces.contains(folder) && !is_list_of_pieces(file.path);
+    if (with_list.contains(folder) || stale_piece) {
       beside_lists.push_back(name_within(options.input, file.path));
     } else {
       others.push_back(file.path);
     }
   }
   if (!beside_lists.empty()) {
-    warn(fmt::format("[{}] left out {}, which no list of frames in the folder names: {}",
+    warn(fmt::format("[{}] left out {}, which no list of frames or pieces in the folder names: {}",
                      options.input.string(),
                      beside_lists.size() == 1 ? "1 file" : fmt::format("{} files", beside_lists.size()),
                      abridged(beside_lists)));

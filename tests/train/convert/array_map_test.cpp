@@ -267,6 +267,8 @@ TEST_CASE("HDF5: the first trajectory's map is for all") {
   CHECK(map.at("cells") == "mesh/triangles");
   CHECK(map.at("u") == "u");
   options.input = test::data_file("two_meshes.h5");
+  CHECK(contains(message_of([&] { convert(options); }), "[axes] needed arrays under names of their own"));
+  options.axes = {};
   CHECK(contains(message_of([&] { convert(options); }), "[save-map] needed arrays under names of their own"));
   options.input = test::data_file("cylinder_flow_sample");
   CHECK(contains(message_of([&] { convert(options); }), "[save-map] needed NPZ or HDF5 files"));

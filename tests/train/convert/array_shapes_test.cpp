@@ -63,9 +63,12 @@ TEST_CASE("frames or components first needs a word where nothing tells") {
   CHECK(given.error() == "");
   CHECK(given.frame("u", 0) == std::vector<float>{0, 5, 1, 6, 2, 7, 3, 8, 4, 9});
   given.options.axes = {};
-  given.arrays["dt"] = npy<float>("<f4", "()", {0.5F});  // there is time
+  given.arrays["dt"] = npy<float>("<f4", "()", {0.5F});  // which may stand beside one frame
+  CHECK(contains(given.error(), "got [2, 5], which is [frames,nodes] or [components,nodes]"));
+  given.arrays["times"] = npy<float>("<f4", "(2,)", {0, 0.5F});
   CHECK(given.error() == "");
   CHECK(given.report.frames == 2);
+  given.arrays.erase("times");
   given.arrays.erase("dt");
   given.arrays["p"] = array_of("(2, 5, 1)", 10);  // or another field with so many frames
   CHECK(given.error() == "");
@@ -73,12 +76,29 @@ TEST_CASE("frames or components first needs a word where nothing tells") {
   given.arrays.erase("p");
   CHECK(given.error() == "");
   CHECK(given.report.frames == 4);
+  // Ten columns are no tensor, and three are frames where there are three times.
+  given.arrays["u"] = array_of("(2, 5, 10)", 100);
+  CHECK(contains(given.error(), "which is [frames,nodes,components] or [components,nodes,frames]"));
+  given.arrays["u"] = array_of("(2, 5, 3)", 30);
+  CHECK(given.error() == "");
+  CHECK(given.report.frames == 2);
+  given.arrays["times"] = npy<float>("<f4", "(3,)", {0, 1, 2});
+  CHECK(contains(given.error(), "which is [frames,nodes,components] or [components,nodes,frames]"));
+}
+
+TEST_CASE("as many times as nodes are refused") {
+  Shapes given;
+  given.arrays["u"] = array_of("(5, 5, 2)", 50);
+  given.options.axes = {{"u", "frames,nodes,components"}};
+  given.arrays["times"] = npy<float>("<f4", "(5,)", {0, 1, 2, 3, 4});
+  CHECK(contains(given.error(),
+                 "array times] needed a length that tells times from a field on nodes, got [5], of 5"));
 }
 
 TEST_CASE("as many frames as nodes need a word") {
   Shapes given;
   given.arrays["u"] = array_of("(5, 5)", 25);
-  CHECK(contains(given.error(), "got [5, 5], which is [frames,nodes] or [nodes,components]"));
+  CHECK(contains(given.error(), "got [5, 5], which is [frames,nodes] or [nodes,frames]"));
   given.options.axes = {{"u", "nodes,frames"}};
   CHECK(given.error() == "");
   CHECK(given.frame("u", 1) == std::vector<float>{1, 6, 11, 16, 21});
@@ -227,8 +247,12 @@ TEST_CASE("a third component is empty in all trajectories, or in none") {
   CHECK(components("nan", "0") == 2);
   CHECK(components("0", "9") == 3);
   CHECK(components("9", "0") == 3);
-  CHECK(components("nan", "9") == 3);
-  const Dataset data = Dataset::open(options.output);
-  CHECK(data.trajectory(0).field("U").frame(0)[2] == 0);
-  CHECK(data.trajectory(1).field("U").frame(0)[2] == 9);
+  {
+    const Dataset data = Dataset::open(options.output);
+    CHECK(data.trajectory(0).field("U").frame(0)[2] == 9);
+    CHECK(data.trajectory(1).field("U").frame(0)[2] == 0);
+  }
+  CHECK(contains(
+      message_of([&] { components("nan", "9"); }),
+      "case_a.vtu: field U] needed numbers in the third component, as another trajectory has, got nan"));
 }

@@ -350,8 +350,12 @@ TEST_CASE("an option that does not apply is an error") {
   folder.add("a.npz");
   folder.options.fields = {"a", "b"};
   CHECK(contains(folder.error(),
-                 "[fields] needed an HDF5 input, whose rows they name, got npz with fields a,b"));
+                 "[fields] needed an HDF5 input, whose rows they name, got npz; fix: leave --fields out"));
   folder.options.fields.clear();
+  folder.options.series = "{frame}";
+  CHECK(contains(folder.error(),
+                 "[series] needed files of VTK or groups of HDF5, whose names it describes, got npz"));
+  folder.options.series.clear();
   folder.options.units = {{"uu", "K"}};
   CHECK(contains(folder.error(), "[unit] needed a field that exists, got \"uu\"; fix: "));
 }

@@ -134,7 +134,10 @@ TEST_CASE("a pattern says which number counts the frames") {
         std::vector<Names>{{"r_1_9.vtu", "r_1_10.vtu"}, {"r_2_9.vtu"}});
   CHECK(by_name(parse_series("r_{frame}_{case}.vtu", names), names) ==
         std::vector<Names>{{"r_1_10.vtu"}, {"r_1_9.vtu", "r_2_9.vtu"}});
-  CHECK(by_name(parse_series("r_*_{frame}.vtu", names), names).size() == 1);
+  CHECK(contains(message_of([&] { parse_series("r_*_{frame}.vtu", names); }),
+                 "needed one file of each frame, got r_1_9.vtu and r_2_9.vtu; fix: write {case} where"));
+  const Names together{"r_1_9.vtu", "r_2_10.vtu"};
+  CHECK(by_name(parse_series("r_*_{frame}.vtu", together), together) == std::vector<Names>{together});
   CHECK(parse_series("x{frame}", names).groups.empty());
   const Names decimal{"s_0.5", "s_0.25"};
   CHECK(by_name(parse_series("s_{frame}", decimal), decimal) == std::vector<Names>{{"s_0.25", "s_0.5"}});
@@ -181,6 +184,23 @@ TEST_CASE("names with two readings need a choice, or times") {
   CHECK(folder.frames(1) == std::vector<float>{20, 21, 22});
 }
 
+TEST_CASE("simulations of which one is on two meshes are refused") {
+  NumberedFiles folder;
+  for (int run = 1; run <= 3; ++run)
+    for (int step = 0; step < 4; ++step)
+      folder.write(fmt::format("r_{}_{}.vtu", run, step),
+                   {.columns = run == 2 && step > 0 ? 4 : run + 1, .first = 10.0 * run + step});
+  CHECK(contains(
+      folder.error(),
+      "needed frames of one mesh in every simulation, or in none, got --series 'r_{case}_{frame}.vtu': "
+      "3 trajectories of 4 frames, of which r_2_0.vtu and r_2_1.vtu are on other meshes"));
+  folder.options.series = "r_{case}_{frame}.vtu";
+  CHECK(convert(folder.options).trajectories == 4);
+  folder.options.series = "";
+  folder.options.separate_frames = true;
+  CHECK(convert(folder.options).trajectories == 12);
+}
+
 TEST_CASE("times in files order frames whatever their names say") {
   NumberedFiles folder;
   for (int i = 0; i < 4; ++i)
@@ -214,8 +234,8 @@ TEST_CASE("a list leaves out the other files of its folder") {
   CHECK(report.trajectories == 1);
   CHECK(report.dt == 0.1);
   CHECK(folder.frames() == std::vector<float>{0, 100, 200});
-  CHECK(
-      any_has(report.warnings, "left out 3 files, which no list of frames in the folder names: u000003.vtu"));
+  CHECK(any_has(report.warnings,
+                "left out 3 files, which no list of frames or pieces in the folder names: u000003.vtu"));
 }
 
 TEST_CASE("a mesh that changes begins a trajectory of the same dt") {

@@ -110,8 +110,41 @@ TEST_CASE("a manifest of array files leaves out what it does not list") {
   const Dataset some = run.again(json);
   CHECK(some.trajectories() == 2);
   CHECK(first_values(some, 0).size() == 3);
+  json["trajectories"][0]["first_frame"] = 3;
+  CHECK(
+      contains(message_of([&] { run.again(json); }), "a.npz] needed 3 frames, as the manifest says, got 2"));
+  ConvertOptions divided;
+  divided.input = run.manifest;
+  divided.output = run.scratch.path / "divided.mgd";
+  divided.split = {1};
+  CHECK(contains(message_of([&] { convert(divided); }), "[split] needed one way to divide the data"));
   json["trajectories"][0]["record"] = 1;
   CHECK(contains(message_of([&] { run.again(json); }), "a.npz] needed trajectory 1, as the manifest says"));
+}
+
+TEST_CASE("a manifest may be formatted, lie here, and name other endings") {
+  ReadAgain run;
+  const std::filesystem::path named = run.options.input / "a.numbers",
+                              before = std::filesystem::current_path();
+  write_npz(named, square_arrays(5), false);
+  run.options.input = named;
+  run.options.format = "npz";
+  convert(run.options);
+  std::filesystem::current_path(named.parent_path());
+  run.options.input = "a.numbers";
+  run.options.output = "../out.mgd";
+  write_manifest(run.options, "run.json", false);
+  std::filesystem::current_path(before);
+  write_text(run.options.input = named.parent_path() / "run.json",
+             nlohmann::json::parse(read_text(named.parent_path() / "run.json")).dump(4));
+  run.options.format = "auto";
+  run.options.output = run.scratch.path / "again.mgd";
+  CHECK(contains(message_of([&] { convert(run.options); }), "needed a name"));  // keys in another order
+  const auto kept = nlohmann::ordered_json::parse(read_text(run.options.input));
+  nlohmann::ordered_json first{{"meshgrad_manifest", kept["meshgrad_manifest"]}};
+  first.update(kept);
+  write_text(run.options.input, "\r\n" + first.dump(4));
+  CHECK(convert(run.options).frames == 5);
 }
 
 TEST_CASE("a manifest replaces only a manifest, others by force") {

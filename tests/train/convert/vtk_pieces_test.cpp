@@ -81,10 +81,43 @@ TEST_CASE("pieces of a parallel file are one mesh") {
   one.input /= "g.vtpd";
   CHECK(convert(one).nodes_max == 10);
   std::filesystem::remove(one.input);
+  // What a run on more processes left is no mesh of its own.
+  write_vtu(folder.options.input / "f_0_2.vtu", {.columns = 3, .left = 4});
+  const ConvertReport stale = convert(folder.options);
+  CHECK(stale.trajectories == 1);
+  CHECK(std::ranges::any_of(stale.warnings, [](const std::string& text) {
+    return contains(text,
+                    "left out 1 file, which no list of frames or pieces in the folder names: f_0_2.vtu");
+  }));
+  std::filesystem::remove(folder.options.input / "f_0_2.vtu");
   folder.write(2, 0.25);
   CHECK(
       contains(message_of([&] { convert(folder.options); }),
                "f_2.pvtu: array p] needed the same values where two pieces share a point, got 202 at point"));
+}
+
+TEST_CASE("global numbers tell which points of pieces are one") {
+  Pieces folder;
+  folder.write(0);
+  const auto numbered = [&](const std::vector<std::string>& numbers) {
+    for (int piece = 0; piece < 2; ++piece) {
+      VtuFile file{.columns = 3, .left = 2.0 * piece};
+      file.first = 0;
+      file.more = "<DataArray type=\"Int64\" Name=\"GlobalNodeId\">" + numbers[static_cast<size_t>(piece)] +
+                  "</DataArray>";
+      std::string text = file.text();
+      const size_t begin = text.find("<DataArray type=\"Float64\" Name=\"u\">");
+      text.erase(begin, text.find("</DataArray>", begin) + 12 - begin);
+      write_text(folder.options.input / fmt::format("f_0_{}.vtu", piece), text);
+    }
+    return convert(folder.options).nodes_max;
+  };
+  CHECK(numbered({"0 1 2 5 6 7", "2 3 4 7 8 9"}) == 10);
+  CHECK(numbered({"0 1 2 5 6 7", "12 3 4 17 8 9"}) == 12);  // two bodies that touch
+  CHECK(contains(message_of([&] {
+                   numbered({"0 1 2 5 6 7", "2 2 4 7 8 9"});
+                 }),
+                 "f_0.pvtu] needed one point of a piece at a place that pieces share, got points 6 and 7"));
 }
 
 TEST_CASE("ghost cells and points belong to another process") {

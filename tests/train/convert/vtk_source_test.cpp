@@ -444,15 +444,21 @@ TEST_CASE("frames of a list have order, times and moving points") {
   CHECK(contains(message_of([&] { open(""); }), "a list of frames"));
 }
 
-TEST_CASE("a list with an invalid time keeps its order") {
+TEST_CASE("a list without a time keeps its order, an invalid one is refused") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"CYCLE\""));
   write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
                                          "<PointData><DataArray type=\"Float32\" Name=\"late\">1 2 3 4"
                                          "</DataArray>"));
-  write(scratch.path / "a.pvd",
-        R"(<VTKFile><Collection><DataSet timestep="3" file="a.vtu"/><DataSet timestep="nan" file="b.vtu"/>
-           <DataSet timestep="1" file="b.vtu"/></Collection></VTKFile>)");
+  const std::string list =
+      R"(<VTKFile><Collection><DataSet timestep="3" file="a.vtu"/><DataSet timestep="nan" file="b.vtu"/>
+           <DataSet timestep="1" file="b.vtu"/></Collection></VTKFile>)";
+  for (const char* const time : {"nan", "1,5", "x"}) {
+    write(scratch.path / "a.pvd", replaced(list, "nan", time));
+    CHECK(contains(message_of([&] { frames_of_list(scratch.path / "a.pvd"); }),
+                   "a.pvd] needed a time that is a number, got \"" + std::string(time) + '"'));
+  }
+  write(scratch.path / "a.pvd", replaced(list, " timestep=\"nan\"", ""));
   const std::vector<VtkFrame> frames = frames_of_list(scratch.path / "a.pvd");
   REQUIRE(frames.size() == 3);
   CHECK(frames[0].time == 3.0);

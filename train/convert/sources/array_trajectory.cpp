@@ -228,6 +228,12 @@ class ArrayReader {
   // Times with one distance give dt.
   void read_times(RawTrajectory& t) {
     for (const NamedArray& entry : entries_) {
+      if (entry.numbers && t.frames > 1 && t.frames == t.nodes && are_times(entry, 0)) {
+        throw data_error(
+            where(entry), "a length that tells times from a field on nodes",
+            fmt::format("{}, of {} frames and {} nodes", shape_text(entry.array), t.frames, t.nodes),
+            fmt::format("leave it out and give --dt; save a field as [1, {}, 1]", t.nodes));
+      }
       if (!entry.numbers || !are_times(entry, t.nodes)) continue;
       const std::vector<double> times = to_doubles(entry.array);
       if (static_cast<int64_t>(times.size()) != t.frames || t.frames < 2) {
@@ -258,31 +264,38 @@ class ArrayReader {
     }
     for (const NamedArray& entry : entries_) {
       const std::vector<int64_t>& shape = entry.array.shape;
-      const bool mesh = is_mesh_array(entry.name) || named_field(entry.name).on != FieldOn::node;
-      if (mesh || shape.size() != 2 || shape[0] != t.nodes || shape[1] < 4) continue;
+      const FieldOn on = named_field(entry.name).on;
+      const bool mesh = is_mesh_array(entry.name) || on == FieldOn::graph;
+      if (mesh || shape.size() != 2 || shape[0] != t.rows(on) || shape[1] < 4) continue;
+      const std::string of = fmt::format("{}s", name_of(on));
       if (shape[1] == frames) {
-        throw data_error(where(entry), "[frames, nodes], frames first",
+        throw data_error(where(entry), fmt::format("[frames, {}], frames first", of),
                          fmt::format("{} and {} frames", shape_text(entry.array), frames),
-                         fmt::format("transpose it; save a static field as [1, nodes, {}]", shape[1]));
+                         fmt::format("transpose it; save a static field as [1, {}, {}]", of, shape[1]));
       }
       if (shape[1] > kMostColumns && !options_.axes.contains(entry.source))
-        throw two_shapes(entry, "nodes,components", "nodes,frames");
+        throw two_shapes(entry, of + ",components", of + ",frames");
     }
   }
 
-  /// Whether something else in the file has so many frames.
+  /// Whether something else in the file has so many frames. A dt does not: it may stand beside one frame.
   bool frames_are_said(const NamedArray& of, const RawTrajectory& t) const {
     const int64_t frames = of.array.shape[0];
     return std::ranges::any_of(entries_, [&](const NamedArray& entry) {
       const std::vector<int64_t>& shape = entry.array.shape;
       if (!entry.numbers || &entry == &of) return false;
-      if (entry.name == "dt" && entry.array.size() == 1) return true;
       if (shape.empty() || shape[0] != frames) return false;
       if (are_times(entry, t.nodes) || (entry.name == "mesh_pos" && shape.size() == 3)) return true;
       const bool many = shape.size() == 3 || (shape.size() == 2 && frames > 3);  // not components in space
       return many && !is_mesh_array(entry.name) && shape[1] != frames &&
              shape[1] == t.rows(named_field(entry.name).on);
     });
+  }
+
+  bool times_say(int64_t frames) const {
+    return frames > 1 && std::ranges::any_of(entries_, [&](const NamedArray& entry) {
+             return entry.numbers && are_times(entry, 0) && entry.array.shape[0] == frames;
+           });
   }
 
   DataError two_shapes(const NamedArray& entry, std::string_view one, std::string_view other) const {
@@ -295,19 +308,20 @@ class ArrayReader {
 
   /// Throws where nothing tells whether an axis is frames or components.
   void check_one_reading(const NamedArray& entry, const RawTrajectory& t, int64_t rows, FieldOn on) const {
-    constexpr int64_t kMostColumns = 16;
     const std::vector<int64_t>& shape = entry.array.shape;
     if (options_.axes.contains(entry.source) || rows < 2 || shape.size() < 2) return;
     const std::string of = fmt::format("{}s", name_of(on));
     const bool space = shape[0] == 2 || shape[0] == 3;
     if (shape.size() == 2 && shape[1] == rows) {
-      if (shape[0] == rows) throw two_shapes(entry, "frames," + of, of + ",components");
+      if (shape[0] == rows) throw two_shapes(entry, "frames," + of, of + ",frames");
       if (space && !frames_are_said(entry, t)) throw two_shapes(entry, "frames," + of, "components," + of);
     }
     if (shape.size() != 3 || shape[1] != rows) return;
     if (shape[0] == rows && !frames_are_said(entry, t))
       throw two_shapes(entry, "frames," + of + ",components", of + ",frames,components");
-    if (space && shape[2] > kMostColumns && !frames_are_said(entry, t))
+    // A scalar, a vector or a tensor has these; times may say more frames than there are components.
+    const bool columns = shape[2] <= 4 || shape[2] == 6 || shape[2] == 9;
+    if (space && (!columns || times_say(shape[2])) && !frames_are_said(entry, t))
       throw two_shapes(entry, "frames," + of + ",components", "components," + of + ",frames");
   }
 

@@ -67,14 +67,22 @@ bool Hdf5Packing::is_missing(double stored) const {
 }
 
 Hdf5Packing hdf5_packing(hid_t dataset, const std::string& where) {
+  const auto number_of = [&](const char* attribute) {
+    const auto number = hdf5_number(dataset, attribute);
+    if (!number && H5Aexists(dataset, attribute) > 0) {
+      throw data_error(where, fmt::format("one number as the attribute {}", attribute), "several, or a text",
+                       "save the numbers themselves, and nan where one is missing");
+    }
+    return number;
+  };
   Hdf5Packing packing;
-  packing.scale = hdf5_number(dataset, "scale_factor").value_or(1);
-  packing.offset = hdf5_number(dataset, "add_offset").value_or(0);
+  packing.scale = number_of("scale_factor").value_or(1);
+  packing.offset = number_of("add_offset").value_or(0);
   packing.first_index = hdf5_number(dataset, "start_index").value_or(0);
   packing.connectivity = H5Aexists(dataset, "start_index") > 0 ||
                          hdf5_text(dataset, "cf_role").find("connectivity") != std::string::npos;
   for (const char* attribute : {"_FillValue", "missing_value"})
-    if (const auto number = hdf5_number(dataset, attribute)) packing.missing.push_back(*number);
+    if (const auto number = number_of(attribute)) packing.missing.push_back(*number);
   if (hdf5_text(dataset, "_Unsigned").starts_with("true")) {
     throw data_error(where, "numbers without the attribute _Unsigned", "signed ones to be read as unsigned",
                      "save them as unsigned integers");

@@ -314,11 +314,11 @@ class ArraySource : public TrajectorySource {
   /// Times that only attributes say.
   void add_times(const std::vector<std::string>& groups, std::vector<NamedArray>& arrays) const {
     std::vector<double> times;
-    for (const std::string& group : groups)
-      for (const char* name : {"time", "times", "t"})
-        if (const auto time = arrays_.attribute(group, name); time && times.size() < groups.size())
-          times.push_back(*time);
-    if (times.size() != groups.size()) return;
+    for (const std::string& group : groups) {
+      const auto time = time_of_group(group, {});
+      if (!time) return;
+      times.push_back(*time);
+    }
     NamedArray array{.name = "times", .source = "time"};
     const auto bytes = std::as_bytes(std::span(times));
     array.bytes.assign(bytes.begin(), bytes.end());
@@ -365,8 +365,18 @@ std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& pa
                                                  const std::vector<std::string>& fields,
                                                  const ArrayOptions& options, const WarningCallback& warn,
                                                  const AliveCallback& alive) {
-  if (options.map.empty() && has_group_of_data(path))
+  if (options.map.empty() && has_group_of_data(path)) {
+    const char* unused = !options.axes.empty()     ? "axes"
+                         : options.first_node      ? "first-node"
+                         : !options.series.empty() ? "series"
+                         : options.separate        ? "separate"
+                                                   : nullptr;
+    if (unused != nullptr) {
+      throw config_error(unused, "arrays under names of their own, which it describes",
+                         path.string() + " with rows of nodal_data", fmt::format("leave --{} out", unused));
+    }
     return std::make_unique<Hdf5Source>(path, fields, warn, alive);
+  }
   return std::make_unique<ArraySource>(path, options, warn, alive);
 }
 

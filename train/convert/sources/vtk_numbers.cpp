@@ -5,10 +5,12 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
 
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/vtk_numbers.h>
 
 namespace meshgrad {
@@ -183,6 +185,15 @@ std::optional<VtkValues> VtkText::values(size_t count, VtkType type) {
   if (type.kind != 'f') return read_numbers<int64_t, int64_t>(*this, count);
   if (type.bytes == 4) return read_numbers<double, float>(*this, count);
   return read_numbers<double, double>(*this, count);
+}
+
+double time_in_text(std::string_view text, const std::string& file) {
+  VtkText words(text);
+  const auto numbers = words.values(1, {'f', 8});
+  const double time = numbers ? std::get<std::vector<double>>(*numbers).front() : std::nan("");
+  if (std::isfinite(time) && words.word().empty()) return time;
+  throw data_error(file, "a time that is a number", fmt::format("\"{}\"", text),
+                   "write times in seconds, as 0.5");
 }
 
 }  // namespace meshgrad

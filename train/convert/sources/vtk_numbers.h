@@ -27,6 +27,9 @@ std::optional<VtkType> vtk_type(std::string_view name);
 using VtkValues = decltype(VtkArray::values);
 VtkValues vtk_values(std::span<const std::byte> bytes, VtkType type, bool big_endian);
 
+/// A time in a file's text, in any locale. Throws DataError for what is no finite number.
+double time_in_text(std::string_view text, const std::string& file);
+
 /// Reads numbers that white space separates.
 class VtkText {
  public:

@@ -250,20 +250,39 @@ void check_shared(const VtkGrid& grid, const std::vector<std::pair<int64_t, int6
     std::visit([&](const auto& values) { check(array, values); }, array.values);
 }
 
-/// Flags what a later piece has at the place of an owned point of an earlier one.
+/// What tells points of pieces apart: their global numbers where an array has them, else their places.
+std::vector<Place> identities_of(const VtkGrid& grid) {
+  for (const VtkArray& array : grid.point_arrays) {
+    const auto* numbers = std::get_if<std::vector<int64_t>>(&array.values);
+    const bool global = array.name.starts_with("Global") || array.name.starts_with("vtkGlobal");
+    if (numbers == nullptr || array.components != 1 || !global) continue;
+    std::vector<Place> identities;
+    for (const int64_t number : *numbers) identities.push_back({static_cast<double>(number), 0, 0});
+    return identities;
+  }
+  return places_of(grid.points);
+}
+
+/// Flags what a later piece has as well as an earlier one that owns it.
 std::vector<int64_t> flag_shared(const VtkGrid& grid, std::vector<int64_t> flags,
                                  const std::vector<int64_t>& piece_ends, const std::string& name) {
-  const std::vector<Place> places = places_of(grid.points);
+  const std::vector<Place> places = identities_of(grid);
   flags.resize(places.size(), 0);
   std::map<Place, int64_t> first;
   std::vector<std::pair<int64_t, int64_t>> pairs;
   int64_t at = 0;
   for (const int64_t end : piece_ends) {
     const int64_t begin = at;
+    std::map<int64_t, int64_t> joined;  // points of earlier pieces, and this one's
     for (; at < end; ++at) {
       if ((flags[static_cast<size_t>(at)] & kDuplicate) != 0) continue;
       const auto known = first.find(places[static_cast<size_t>(at)]);
       if (known == first.end() || known->second >= begin) continue;
+      if (const auto [other, added] = joined.try_emplace(known->second, at); !added) {
+        throw data_error(name, "one point of a piece at a place that pieces share",
+                         fmt::format("points {} and {}, counted over the pieces", other->second, at),
+                         "save an array GlobalPointIds of integers, equal for what is one point");
+      }
       flags[static_cast<size_t>(at)] |= kDuplicate;
       pairs.emplace_back(known->second, at);
     }

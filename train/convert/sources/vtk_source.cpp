@@ -11,6 +11,7 @@
 #include <meshgrad/train/convert/sources/grid_frames.h>
 #include <meshgrad/train/convert/sources/vtk_cells.h>
 #include <meshgrad/train/convert/sources/vtk_grid.h>
+#include <meshgrad/train/convert/sources/vtk_numbers.h>
 #include <meshgrad/train/convert/sources/vtk_pieces.h>
 #include <meshgrad/train/convert/sources/vtk_source.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
@@ -50,7 +51,8 @@ std::vector<VtkFrame> frames_of_pvd(std::span<const std::byte> content, const fs
   std::vector<VtkFrame> frames;
   for (const pugi::xml_node& entry : document.child("VTKFile").child("Collection").children("DataSet")) {
     frames.push_back({path.parent_path() / entry.attribute("file").value(), std::nullopt});
-    if (const auto time = entry.attribute("timestep")) frames.back().time = time.as_double();
+    if (const auto time = entry.attribute("timestep"))
+      frames.back().time = time_in_text(time.value(), path.string());
   }
   return frames;
 }

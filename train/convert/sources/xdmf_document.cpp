@@ -14,6 +14,7 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/grid_frames.h>
+#include <meshgrad/train/convert/sources/vtk_numbers.h>
 #include <meshgrad/train/convert/sources/xml_entities.h>
 
 namespace meshgrad {
@@ -302,8 +303,8 @@ class Document {
     const xml_node grid = uniform(outer);
     XdmfFrame frame{.time = time, .mesh = mesh_of(grid)};
     for (const xml_node& holder : {outer, grid}) {  // of a collection of one grid, either may say it
-      const double value = holder.child("Time").attribute("Value").as_double(std::nan(""));
-      if (std::isfinite(value)) frame.time = value;
+      if (const auto value = holder.child("Time").attribute("Value"))
+        frame.time = time_in_text(value.value(), name_);
     }
     for (const xml_node& attribute : grid.children("Attribute")) {
       const std::string center = lower(attribute_of(attribute, {"Center"}));
