@@ -99,8 +99,8 @@ NCU = """
 echo '==PROF== Connected to process 1'
 echo '"ID","Kernel Name","dram__bytes.sum","launch__grid_size"'
 echo '"","","byte",""'
-echo '"0","edge_forward(Args)","1,024","132"'
-echo '"1","edge_forward(Args)","3,072","132"'
+echo '"0","edge_forward_kernel(Args)","1,024","132"'
+echo '"1","edge_forward_kernel(Args)","3,072","132"'
 """
 
 CORE = ["environment", "families", "few", "bench", "trace", "sample", "tests", "counters", "allocator", "nccl", "peers"]

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/convert/convert.h>
-#include <meshgrad/train/data/host_memory_error.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,6 +27,7 @@
 #include <meshgrad/train/convert/outlier.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/convert/warning_list.h>
+#include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/data/value_offset.h>
@@ -219,7 +219,7 @@ class Packer {
     std::vector<std::string> names;
     for (const RawField& field : first.fields) names.push_back(field.name);
     for (const auto& [name, unit] : options_.units) {
-      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (std::ranges::find(names, name) != names.end()) continue;
       const std::string near = nearest_name(name, names);
       throw config_error("unit", "a field that exists", fmt::format("\"{}\"", name),
                          near.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
@@ -300,8 +300,7 @@ class Packer {
     const auto key =
         PackedFileWriter::mesh_key(mesh, t.cells.empty() ? std::span(pairs) : std::span(pairs).first(0));
     const int64_t known = writer_->find_mesh(key);
-    const bool edge_fields = std::any_of(t.fields.begin(), t.fields.end(),
-                                         [](const RawField& field) { return field.on == FieldOn::edge; });
+    const bool edge_fields = std::ranges::any_of(t.fields, [](auto& f) { return f.on == FieldOn::edge; });
     if (known >= 0 && !edge_fields) return known;
     const MeshEdges edges = take_edges(t, mesh.cell_kind);
     if (known >= 0) return known;
@@ -361,8 +360,7 @@ class Packer {
     look_for_outliers(t, mesh);
     if (split == statistics_split_) count(t, mesh);
     split_frames_[split] += t.frames;
-    const bool in_time =
-        std::any_of(t.fields.begin(), t.fields.end(), [](const RawField& field) { return field.dynamic; });
+    const bool in_time = std::ranges::any_of(t.fields, [](auto& field) { return field.dynamic; });
     if (t.frames == 1 && in_time) {
       warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
     }

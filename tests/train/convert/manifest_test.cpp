@@ -122,7 +122,7 @@ TEST_CASE("a manifest of array files leaves out what it does not list") {
   CHECK(contains(message_of([&] { run.again(json); }), "a.npz] needed trajectory 1, as the manifest says"));
 }
 
-TEST_CASE("a manifest may be formatted, lie here, and name other endings") {
+TEST_CASE("a manifest may be formatted, lie here, name other endings") {
   ReadAgain run;
   const std::filesystem::path named = run.options.input / "a.numbers",
                               before = std::filesystem::current_path();

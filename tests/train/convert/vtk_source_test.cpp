@@ -444,7 +444,7 @@ TEST_CASE("frames of a list have order, times and moving points") {
   CHECK(contains(message_of([&] { open(""); }), "a list of frames"));
 }
 
-TEST_CASE("a list without a time keeps its order, an invalid one is refused") {
+TEST_CASE("a list without times keeps its order, faults are refused") {
   const ScratchDirectory scratch;
   write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"CYCLE\""));
   write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
