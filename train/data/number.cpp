@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/data/number.h>
 
+#include <array>
 #include <charconv>
+#include <cmath>
 
 namespace meshgrad {
 
@@ -15,6 +17,15 @@ std::optional<double> parse_number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, format);
   if (text.starts_with('-') || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return negative ? -value : value;
+}
+
+std::string exact_text(double value) {
+  std::array<char, 32> digits{};
+  const double size = std::abs(value);
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), size, std::chars_format::hex).ptr;
+  return (std::signbit(value) ? "-" : "") + std::string(std::isfinite(value) ? "0x" : "") +
+         std::string(digits.data(), end);
 }
 
 }  // namespace meshgrad

@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
+#include <bit>
 #include <clocale>
 #include <cmath>
 #include <locale>
@@ -452,14 +453,19 @@ TEST_CASE("numbers are read alike under every locale") {
   const std::string c_before = std::setlocale(LC_ALL, nullptr);
   std::setlocale(LC_ALL, "de_DE.UTF-8");  // where it is installed
   const Config other = parse_config(text, "run.toml", {"train.clip_norm=+1.5"});
-  const std::string written = to_toml(other);
+  const std::string written = to_toml(other), exact = exact_text(1.5);
   const std::string fault = fault_of("train.noise = -0.25");
   std::locale::global(before);
   std::setlocale(LC_ALL, c_before.c_str());
   CHECK(written == to_toml(plain));
+  CHECK(exact == "0x1.8p+0");
   check_has(fault, "got -0.25");
   CHECK(parse_number("0x1.8p+3") == 12.0);
   CHECK(parse_number("-inf") == -HUGE_VAL);
+  for (const double value : {0.0, -0.0, 1.0 / 3, -6.25e-310, 1.7e308, HUGE_VAL})
+    CHECK(std::bit_cast<uint64_t>(parse_number(exact_text(value)).value_or(7)) ==
+          std::bit_cast<uint64_t>(value));
+  CHECK(exact_text(-12.0) == "-0x1.8p+3");
   for (const char* none : {"", "-", "--1", "+-1", "0x", "1,5", "1 ", " 1", "1e999", "0x-1"}) {
     CAPTURE(none);
     CHECK_FALSE(parse_number(none).has_value());

@@ -37,7 +37,7 @@ struct WrittenNumbers {
   void whole(const char* key, int64_t value, int64_t, int64_t) { metadata[key] = fmt::format("{}", value); }
   template <class Valid>
   void real(const char* key, double value, const Valid&, std::string_view) {
-    metadata[key] = fmt::format("{:a}", value);
+    metadata[key] = exact_text(value);
   }
 };
 

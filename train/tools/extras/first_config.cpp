@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
+#include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/displacements.h>
@@ -383,7 +384,7 @@ class Guess {
   /// To two digits.
   static double rounded(double value) {
     const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
-    return std::stod(fmt::format("{:.1e}", std::round(value / unit) * unit));
+    return parse_number(fmt::format("{:.1e}", std::round(value / unit) * unit)).value();
   }
 
   void choose_batch() {
