@@ -18,6 +18,8 @@ if(MESHGRAD_SANITIZE)
   # GCC's flow analysis takes the sanitizers' checks for paths.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(meshgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  elseif(MESHGRAD_SANITIZE MATCHES "address")
+    target_compile_definitions(meshgrad_options INTERFACE __SANITIZE_ADDRESS__=1)  # as GCC says
   endif()
 endif()
 

@@ -147,11 +147,11 @@ void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& 
   const NamedTensors tensors = actual.named();
   REQUIRE(tensors.size() == ref.size());
   for (size_t i = 0; i < ref.size(); ++i) {
-    const auto& [name, tensor] = tensors[i];
+    const auto& tensor = tensors[i].second;
     Matrix expected = ref[i];
     for (size_t k = 0; k < expected.v.size(); ++k) expected.v[k] += actual.start[i].v[k];
     const std::string wrong = difference(tensor, expected, terms, at_least, actual.made_of);
-    CHECK_MESSAGE(wrong.empty(), name, ": ", wrong);
+    CHECK_MESSAGE(wrong.empty(), tensors[i].first, ": ", wrong);
   }
 }
 

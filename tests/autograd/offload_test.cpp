@@ -214,12 +214,12 @@ TEST_CASE("a value with other owners or readers is not offloaded") {
          };
          return checkpoint(tape, "b", reader, {z})[0];
        }}};
-  for (const auto& [name, run] : cases) {
-    CAPTURE(name);
-    const auto plain = layers.gradients([](Tape&) {}, run);
+  for (const auto& one : cases) {
+    CAPTURE(one.first);
+    const auto plain = layers.gradients([](Tape&) {}, one.second);
     const std::unique_ptr<OffloadStore> store = make_counting_store();
     // The counting store copies nothing, so an offloaded value would be missing.
-    CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); }, run) == plain);
+    CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); }, one.second) == plain);
     CHECK(store->bytes() == 0);
     held.clear();
   }

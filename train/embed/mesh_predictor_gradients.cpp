@@ -14,7 +14,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <ranges>
 #include <type_traits>
 #include <utility>
 
@@ -158,12 +157,12 @@ void MeshPredictor::Loaded::walk_back() {
       std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
   }
   try {
-    for (const Recorded& one : std::views::reverse(recorded)) {
-      if (const auto* boundary = std::get_if<RecordedBoundary>(&one)) {
+    for (auto one = recorded.rbegin(); one != recorded.rend(); ++one) {
+      if (const auto* boundary = std::get_if<RecordedBoundary>(&*one)) {
         walk_back(*boundary, steps_before);
         continue;
       }
-      walk_back(std::get<RecordedStep>(one));
+      walk_back(std::get<RecordedStep>(*one));
       --steps_before;
       for (MeshState& mesh : meshes) mesh.of_steps[steps_before].next = mesh.gradients->next;
     }

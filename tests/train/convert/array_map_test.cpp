@@ -123,7 +123,8 @@ TEST_CASE("a map of very many arrays is applied in little time") {
   }
   const std::clock_t start = std::clock();
   const std::vector<NamedArray> chosen = arrays_by_map(std::move(arrays), "a.npz", map, {});
-  CHECK(std::clock() - start < 5 * CLOCKS_PER_SEC);  // below 1 s without a sanitizer
+  // Below 1 s without a sanitizer, and minutes if each field looks at all arrays.
+  CHECK(std::clock() - start < 10 * CLOCKS_PER_SEC);
   REQUIRE(chosen.size() == kFields);
   CHECK(chosen.back().name == "field99999");
   CHECK(chosen.back().source == "array99999");

@@ -11,9 +11,10 @@
 using namespace meshgrad;
 using meshgrad::test::contains;
 using meshgrad::test::message_of;
-using Ints = std::vector<int32_t>;
 
 namespace {
+
+using Ints = std::vector<int32_t>;
 
 size_t connections(CellKind kind, const Ints& cell, int64_t nodes) {
   return edges_from_cells(cell, kind, nodes, "test").senders.size() / 2;

@@ -46,7 +46,9 @@ struct Expected {
 void check_policies(const std::string& words, const std::map<std::string, Expected>& expected) {
   CAPTURE(words);
   const MemoryTrace trace = trace_of(words);
-  for (const auto& [name, want] : expected) {
+  for (const auto& one : expected) {
+    const auto& name = one.first;
+    const Expected& want = one.second;
     CAPTURE(name);
     const ReplayReport report = replay_trace(trace, find_replay_policy(name));
     CHECK(report.unlimited.peak_reserved == static_cast<int64_t>(want.reserved * kMiB));
@@ -122,7 +124,9 @@ TEST_CASE("memory that runs short is flushed") {
   };
   const std::map<std::string, int64_t> calls{
       {"pytorch-native", 3 + 2 + 1}, {"pytorch-expandable", 1 + 3 + 2 + 2}, {"first-fit", 1 + 3 + 2 + 1}};
-  for (const auto& [policy, want] : calls) {
+  for (const auto& one : calls) {
+    const std::string& policy = one.first;
+    const int64_t want = one.second;
     CAPTURE(policy);
     const ReplayRun short_run = run(policy.c_str(), 60);
     CHECK(short_run.completes);
