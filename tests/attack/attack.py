@@ -207,8 +207,9 @@ def changed_data(bench, folder, draw):
 
 
 def hostile_output(bench, folder, draw):
-    """convert -o FILE --force replaces nothing but a packed file."""
+    """convert -o FILE --force replaces nothing but a packed file, check --html FILE nothing but a page."""
     kind = draw.choice(("device", "fifo", "link", "folder", "input", "text", "packed", "long"))
+    page = draw.random() < 0.5
     target = folder / "target"
     source = folder / "train.npz"
     shutil.copy(bench.npz / "train.npz", source)
@@ -232,14 +233,16 @@ def hostile_output(bench, folder, draw):
     elif kind == "long":
         target = folder / ("n" * 300)
     before = None if kind == "long" else (target.lstat().st_mode, target.read_bytes() if target.is_file() else b"")
-    done = bench.run(["convert", source, "-o", target, "--split", "1", "--force"])
+    words = ["check", source, "--html", target] if page else ["convert", source, "-o", target, "--split", "1", "--force"]
+    done = bench.run(words)
     bench.check_outcome(done)
-    if (done.returncode == 0) != (kind == "packed"):
-        raise Finding(f"-o {kind}: exit code {done.returncode}")
-    if kind not in ("packed", "long"):
+    replaced = kind == "packed" and not page
+    if (done.returncode == 0) != replaced:
+        raise Finding(f"{words[0]}, {kind}: exit code {done.returncode}")
+    if not replaced and kind != "long":
         after = (target.lstat().st_mode, target.read_bytes() if target.is_file() else b"")
         if after != before:
-            raise Finding(f"-o {kind}: replaced")
+            raise Finding(f"{words[0]}, {kind}: replaced")
 
 
 def descriptors(bench, folder, draw):

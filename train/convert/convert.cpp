@@ -493,6 +493,7 @@ ConvertReport pack_again(ConvertOptions options) {
 }  // namespace
 
 ConvertReport convert(const ConvertOptions& options) {
+  check_packed_output(options);
   return with_host_memory_named(options.input, true, "for a trajectory and its index",
                                 [&] { return pack_again(options); });
 }

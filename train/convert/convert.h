@@ -40,8 +40,7 @@ struct ConvertOptions {
   /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "facets", "types",
   /// "cell:types", "facet:types" or the name of a field to the array's name, in HDF5 its path.
   std::map<std::string, std::string> map;
-  /// Where to write the map of the first trajectory, given or guessed, as text (array_map.h). A map that is
-  /// there is replaced, another file is refused.
+  /// Where to write the map of the first trajectory, given or guessed, as text (array_map.h).
   std::filesystem::path save_map;
   /// The axes of an array of NPZ or HDF5 whose shape has two readings: "components,nodes".
   std::map<std::string, std::string> axes;
@@ -67,6 +66,9 @@ struct ConvertOptions {
   std::string series;
   /// Numbered files of VTK and groups of HDF5 are a trajectory each, and no frames of one.
   bool separate_frames = false;
+  /// Whether a packed file at `output`, and a map at `save_map`, are replaced. Other files never are.
+  bool replace = true;
+  std::vector<std::filesystem::path> also_read;  ///< files that these options were read from: kept, too
   std::function<void(const ConvertProgress&)> progress;  ///< called after every record
 };
 
@@ -109,9 +111,9 @@ struct ConvertReport {
 std::vector<std::string> format_names();
 
 /// Reads one trajectory at a time; memory does not grow with the data. The output appears when all is well,
-/// or not at all. Throws DataError for bad data (naming file, record and field), ConfigError for bad options.
-/// `input` may also be a manifest, as write_manifest writes it: a text that says which frames of which files
-/// are a trajectory, and in which split.
+/// or not at all. Throws DataError for bad data (naming file, record and field) and for an output that may
+/// not be replaced, ConfigError for bad options. `input` may also be a manifest, as write_manifest writes it:
+/// a text that says which frames of which files are a trajectory, and in which split.
 ConvertReport convert(const ConvertOptions& options);
 
 /// Whether `output` is a packed file that convert() would make again: with these options, of files with the
@@ -119,8 +121,9 @@ ConvertReport convert(const ConvertOptions& options);
 bool is_up_to_date(const ConvertOptions& options);
 
 /// Writes what `output` was read from as a text that convert() reads. Throws DataError where `target` is
-/// there and is no manifest, and unless `replace` also where it says something else.
-void write_manifest(const ConvertOptions& options, const std::filesystem::path& target, bool replace);
+/// there and is no manifest, or is the input, and without `replace` in the options also where it says
+/// something else.
+void write_manifest(const ConvertOptions& options, const std::filesystem::path& target);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -13,7 +13,9 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert_inputs.h>
 #include <meshgrad/train/convert/manifest.h>
+#include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/mapped_file.h>
+#include <meshgrad/train/data/packed_file.h>
 
 namespace meshgrad {
 namespace {
@@ -183,6 +185,22 @@ std::optional<Manifest> take_manifest(ConvertOptions& options) {
   } catch (const Json::exception& error) {
     throw data_error(name, "a manifest, as convert --manifest writes it", error.what(), fix);
   }
+}
+
+std::vector<fs::path> files_read(const ConvertOptions& options) {
+  std::vector<fs::path> files = options.also_read;
+  files.insert(files.end(), {options.input, options.split_list});
+  return files;
+}
+
+void check_packed_output(const ConvertOptions& options) {
+  check_output({.path = options.output,
+                .option = "-o",
+                .kind = "a packed file",
+                .is_of_kind = is_packed_file,
+                .replace = options.replace,
+                .taken = files_read(options),
+                .fix = "choose another name for the output, such as one that ends in .mgd"});
 }
 
 std::string manifest_text(const ConvertOptions& options, const std::string& format, const std::string& packed,

@@ -38,6 +38,12 @@ struct Manifest {
 /// place of what is no manifest.
 std::optional<Manifest> take_manifest(ConvertOptions& options);
 
+/// The files that the options name as inputs, which no output replaces.
+std::vector<std::filesystem::path> files_read(const ConvertOptions& options);
+
+/// Throws DataError where `output` may not be replaced (check_output).
+void check_packed_output(const ConvertOptions& options);
+
 /// The text of the manifest of a packed file, as `meshgrad info FILE --manifest` prints it, with what it
 /// takes to read it: options, format, and the folder as seen from `target`, where it is to be written.
 std::string manifest_text(const ConvertOptions& options, const std::string& format, const std::string& packed,

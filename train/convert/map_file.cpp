@@ -4,31 +4,39 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <system_error>
+#include <utility>
+#include <vector>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/manifest.h>
 
 namespace meshgrad {
 
+namespace {
+
+bool is_map(const std::filesystem::path& path) {
+  try {
+    read_array_map(path);
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 MapFile::MapFile(const ConvertOptions& options) : options_(options) {
-  namespace fs = std::filesystem;
-  const fs::path& target = options.save_map;
-  if (target.empty()) return;
-  std::error_code ignored;
-  if (const fs::path whole = fs::weakly_canonical(target, ignored);
-      !whole.empty() && whole == fs::weakly_canonical(options.output, ignored)) {
-    throw config_error("save-map", "another file than the output", target.string(),
-                       "name a text file, such as one that ends in .map");
-  }
-  if (fs::is_regular_file(target, ignored)) {
-    try {
-      read_array_map(target);
-    } catch (const DataError&) {
-      throw data_error(target.string(), "a new name, or a map to replace", "a file that is not a map",
-                       "choose another name for --save-map, such as one that ends in .map");
-    }
-  }
-  file_.emplace(target);
+  if (options.save_map.empty()) return;
+  std::vector<std::filesystem::path> taken = files_read(options);
+  taken.push_back(options.output);
+  check_output({.path = options.save_map,
+                .option = "--save-map",
+                .kind = "a map",
+                .is_of_kind = is_map,
+                .replace = options.replace,
+                .taken = std::move(taken),
+                .fix = "choose another name, such as one that ends in .map"});
+  file_.emplace(options.save_map);
 }
 
 void MapFile::write(const ArrayMap& map) {

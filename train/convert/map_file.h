@@ -12,8 +12,8 @@ namespace meshgrad {
 /// Opened before a conversion, so that a bad name is an error before hours of work.
 class MapFile {
  public:
-  /// Nothing where `options` names no file. Throws ConfigError for the name of the output, DataError for a
-  /// file that is no map, which may be an input, and where no file can be written.
+  /// Nothing where `options` names no file. Throws DataError for a file that may not be replaced
+  /// (check_output), and where no file can be written.
   explicit MapFile(const ConvertOptions& options);
   /// Replaces the file. At most once.
   void write(const ArrayMap& map);

@@ -2,6 +2,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
@@ -22,7 +24,17 @@ bool is_up_to_date(const ConvertOptions& given) {
   return json["input"] == hash_of_input(options, manifest, inputs);
 }
 
-void write_manifest(const ConvertOptions& given, const std::filesystem::path& target, bool replace) {
+namespace {
+
+bool is_manifest(const std::filesystem::path& path) {
+  ConvertOptions options;
+  options.input = path;
+  return take_manifest(options).has_value();
+}
+
+}  // namespace
+
+void write_manifest(const ConvertOptions& given, const std::filesystem::path& target) {
   ConvertOptions options = given;
   const std::optional<Manifest> manifest = take_manifest(options);
   const Dataset data = Dataset::open(options.output);
@@ -31,19 +43,15 @@ void write_manifest(const ConvertOptions& given, const std::filesystem::path& ta
   const std::string text =
       manifest_text(options, source.substr(format + 1, source.size() - format - 2), data.manifest(), target);
   std::error_code none;
-  if (std::filesystem::exists(target, none)) {
-    ConvertOptions known;
-    known.input = target;
-    const bool is_manifest =
-        std::filesystem::is_regular_file(target, none) && take_manifest(known).has_value();
-    if (is_manifest && read_file(target) == text) return;
-    if (!is_manifest || !replace) {
-      throw data_error(target.string(),
-                       is_manifest ? "a new name for the manifest" : "a new name, or a manifest",
-                       is_manifest ? "a manifest that says something else" : "a file of another kind",
-                       is_manifest ? "--force replaces it" : "choose another name");
-    }
-  }
+  if (std::filesystem::is_regular_file(target, none) && read_file(target, text.size() + 1) == text) return;
+  std::vector<std::filesystem::path> taken = files_read(given);
+  taken.push_back(given.output);
+  check_output({.path = target,
+                .option = "--manifest",
+                .kind = "a manifest",
+                .is_of_kind = is_manifest,
+                .replace = given.replace,
+                .taken = std::move(taken)});
   write_file_atomically(target, text);
 }
 

@@ -48,21 +48,26 @@ std::filesystem::path parent_of(const std::filesystem::path& target) {
   return target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
 }
 
-/// Replacing a device or a FIFO would break the system, replacing a link would leave its file as it was.
-void check_replaceable(const std::filesystem::path& target) {
-  struct stat status {};
-  if (::lstat(target.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
-  const bool link = S_ISLNK(status.st_mode);
-  throw data_error(
-      target.string(), "a new name or a regular file to replace",
-      S_ISDIR(status.st_mode) ? "a folder"
-      : link                  ? "a symbolic link"
-                              : "a device, FIFO or socket",
-      link ? "name the file that the link points to, or remove the link" : "choose another file name");
+std::string_view name_of_type(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  return S_ISSOCK(mode) ? "a socket" : "a device";
+}
+
+/// Whether the output is one of the files taken, which may have several names.
+bool is_taken(const OutputFile& output) {
+  std::error_code none;
+  const auto whole = std::filesystem::weakly_canonical(output.path, none);
+  return std::ranges::any_of(output.taken, [&](const std::filesystem::path& taken) {
+    if (taken.empty()) return false;
+    if (std::filesystem::exists(taken, none)) return std::filesystem::equivalent(output.path, taken, none);
+    return !whole.empty() && whole == std::filesystem::weakly_canonical(taken, none);
+  });
 }
 
 /// Between the name of a target and the number of a temporary, which also begins with a dot.
-constexpr std::string_view kTemporary = ".tmp.";
+constexpr std::string_view kTemporary = ".meshgrad.tmp.";
 
 /// Removes a temporary whose writer was killed; false when a writer holds its lock.
 bool remove_abandoned(const std::string& name) {
@@ -75,8 +80,32 @@ bool remove_abandoned(const std::string& name) {
 
 }  // namespace
 
+void check_output(const OutputFile& output) {
+  const std::string where =
+      fmt::format("{}{}{}", output.option, output.option.empty() ? "" : " ", output.path.string());
+  const std::string needed =
+      output.kind.empty() ? "a new name" : fmt::format("a new name or {}", output.kind);
+  if (is_taken(output)) {
+    throw data_error(where, needed, "a file that the command reads or that is another of its outputs",
+                     output.fix);
+  }
+  struct stat status {};
+  if (::lstat(output.path.c_str(), &status) != 0) return;  // a path that is wrong is an error of the writer
+  // Replacing a device or a FIFO would break the system, replacing a link would leave its file as it was.
+  if (!S_ISREG(status.st_mode)) {
+    throw data_error(
+        where, needed, name_of_type(status.st_mode),
+        S_ISLNK(status.st_mode) ? "name the file that the link points to, or remove the link" : output.fix);
+  }
+  if (status.st_size == 0) return;
+  if (output.kind.empty()) throw data_error(where, needed, "a regular file", output.fix);
+  if (output.is_of_kind != nullptr && !output.is_of_kind(output.path))
+    throw data_error(where, needed, "a file of another kind", output.fix);
+  if (!output.replace) throw data_error(where, "a new name", output.kind, "--force replaces it");
+}
+
 AtomicFile::AtomicFile(std::filesystem::path target, Temporary kind) : target_(std::move(target)) {
-  check_replaceable(target_);
+  check_output({.path = target_});
   if (kind == Temporary::named || !open_unnamed()) take_name(&AtomicFile::open_named);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are either completely there or not there at all: a reader, or a process killed at any moment,
-// sees the old content or the new one, never a part of it.
+// sees the old content or the new one, never a part of it. And which files an output may replace.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -11,18 +11,37 @@
 
 namespace meshgrad {
 
+/// A file that a command is to write, and what of it may be there already.
+struct OutputFile {
+  std::filesystem::path path;
+  std::string option;  ///< that names it, for errors: "--html"; may be empty
+  /// What it replaces, with its article: "a page of meshgrad". Empty: nothing.
+  std::string_view kind = "a regular file";
+  /// Whether a regular file is of that kind. Null: each is.
+  bool (*is_of_kind)(const std::filesystem::path& file) = nullptr;
+  bool replace = true;  ///< false: --force was not given
+  /// What the command reads, and its other outputs; names of files that do not exist are allowed.
+  std::vector<std::filesystem::path> taken;
+  std::string_view fix = "choose another name";
+};
+
+/// Every output passes here before anything is written. Throws DataError naming option and path, unless the
+/// path is a new name or a regular file that may be replaced: of the output's kind, with `replace` and under
+/// no name one of those taken. An empty file, as mktemp makes it, counts as a new name. A symbolic link is
+/// never followed.
+void check_output(const OutputFile& output);
+
 /// A file under construction. Bytes go to a file without a name in the target's directory (O_TMPFILE), which
-/// a killed process does not leave behind. `commit` flushes it to the disk, links it as `.NAME.tmp.K`,
-/// renames that over the target and flushes the directory. Destroying the object without `commit`, and any
-/// error, leaves an old target untouched.
+/// a killed process does not leave behind. `commit` flushes it to the disk, links it as
+/// `.NAME.meshgrad.tmp.K`, renames that over the target and flushes the directory. Destroying the object
+/// without `commit`, and any error, leaves an old target untouched.
 ///
 /// Where the file system has no O_TMPFILE (NFS, some overlays), the temporary has that name from the start.
 /// The writer holds a lock (flock) on it: one without a lock was abandoned by a killed process, and is
 /// removed by the next writer of the same target, or by remove_abandoned_files.
 ///
 /// Every failure (no such directory, no permission, disk full, ...) is a DataError naming the target, the
-/// system's reason and the fix; so is a target that exists and is a folder, a link or a device: only regular
-/// files are ever replaced. Use by one thread at a time.
+/// system's reason and the fix; so is a target that check_output refuses. Use by one thread at a time.
 class AtomicFile {
  public:
   /// How the bytes are kept until `commit`; `named` is what file systems without O_TMPFILE get.

@@ -94,6 +94,9 @@ constexpr uint32_t kPackedVersion = 4;
 constexpr uint32_t kOldestPackedVersion = 1;
 constexpr uint64_t kPackedAlignment = 64;
 
+/// Whether a regular file begins with kPackedMagic; DataError where it cannot be read.
+bool is_packed_file(const std::filesystem::path& path);
+
 struct PackedHeader {
   std::array<char, 8> magic = kPackedMagic;
   uint32_t version = kPackedVersion;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -42,19 +41,6 @@ void copy_name(std::array<char, 80>& to, std::string_view name) {
   std::copy(name.begin(), name.end(), to.begin());
 }
 
-/// `target`, unless it is a file with other content, such as an input.
-std::filesystem::path check_target(std::filesystem::path target) {
-  if (std::error_code ignored; !std::filesystem::is_regular_file(target, ignored)) return target;
-  std::ifstream file(target, std::ios::binary);
-  std::array<char, kPackedMagic.size()> magic{};
-  if (file.read(magic.data(), 1) &&
-      !(file.read(magic.data() + 1, magic.size() - 1) && magic == kPackedMagic)) {
-    throw data_error(target.string(), "a new name or a packed file to replace", "a file of another kind",
-                     "choose another name for the output, such as one that ends in .mgd");
-  }
-  return target;
-}
-
 // The node types that statistics have; every field on nodes holds these, other fields the group 0.
 std::vector<int32_t> hold_same_types(DataStatistics& statistics, const std::vector<FieldInfo>& fields) {
   std::vector<int32_t> types;
@@ -75,7 +61,7 @@ std::vector<int32_t> hold_same_types(DataStatistics& statistics, const std::vect
 
 PackedFileWriter::PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields,
                                    bool directed)
-    : file_(check_target(std::move(target))) {
+    : file_(std::move(target)) {
   metadata_.dim = dim;
   metadata_.directed = directed;
   metadata_.fields = std::move(fields);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/json_fault.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -168,6 +169,10 @@ uint64_t add_field(LayoutBuilder& builder, const FieldInfo& field, uint64_t fram
 }
 
 }  // namespace
+
+bool is_packed_file(const std::filesystem::path& path) {
+  return std::ranges::equal(read_file(path, kPackedMagic.size()), kPackedMagic);
+}
 
 std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh) {
   LayoutBuilder builder;

@@ -76,7 +76,7 @@ TEST_CASE("a manifest of VTK files is read, and what is corrected in it") {
   CHECK(report.read[1].split == "valid");
   CHECK(report.read[1].times == std::vector<double>{0.2, 0.1 * 3});
   CHECK(report.read[1].files.size() == 4);
-  write_manifest(run.options, run.manifest, false);
+  write_manifest(run.options, run.manifest);
   nlohmann::ordered_json json = run.json();
   CHECK(json["folder"] == "../in");
   CHECK(values_of(run.again(json)) == values_of(Dataset::open(run.options.output)));
@@ -101,7 +101,7 @@ TEST_CASE("a manifest of array files leaves out what it does not list") {
     write_npz(run.options.input / fmt::format("{}.npz", name), square_arrays(5, static_cast<float>(name[0])),
               false);
   convert(run.options);
-  write_manifest(run.options, run.manifest, false);
+  write_manifest(run.options, run.manifest);
   nlohmann::ordered_json json = run.json();
   REQUIRE(json["trajectories"].size() == 3);
   CHECK(values_of(run.again(json)) == values_of(Dataset::open(run.options.output)));
@@ -133,7 +133,7 @@ TEST_CASE("a manifest may be formatted, lie here, name other endings") {
   std::filesystem::current_path(named.parent_path());
   run.options.input = "a.numbers";
   run.options.output = "../out.mgd";
-  write_manifest(run.options, "run.json", false);
+  write_manifest(run.options, "run.json");
   std::filesystem::current_path(before);
   write_text(run.options.input = named.parent_path() / "run.json",
              nlohmann::json::parse(read_text(named.parent_path() / "run.json")).dump(4));
@@ -151,16 +151,23 @@ TEST_CASE("a manifest replaces only a manifest, others by force") {
   ReadAgain run;
   write_npz(run.options.input / "a.npz", square_arrays(6), false);
   convert(run.options);
-  write_manifest(run.options, run.manifest, false);
-  write_manifest(run.options, run.manifest, false);  // the same
+  write_manifest(run.options, run.manifest);
+  run.options.replace = false;
+  write_manifest(run.options, run.manifest);  // the same
+  run.options.replace = true;
   run.options.split = {1};
   convert(run.options);
-  CHECK(
-      contains(message_of([&] { write_manifest(run.options, run.manifest, false); }), "--force replaces it"));
-  write_manifest(run.options, run.manifest, true);
+  const auto refused = [&] { return message_of([&] { write_manifest(run.options, run.manifest); }); };
+  run.options.replace = false;
+  CHECK(contains(refused(), "--force replaces it"));
+  run.options.replace = true;
+  ConvertOptions again = run.options;
+  again.input = run.manifest;
+  CHECK(contains(message_of([&] { write_manifest(again, run.manifest); }),
+                 "got a file that the command reads"));
+  write_manifest(run.options, run.manifest);
   write_text(run.manifest, "notes");
-  CHECK(contains(message_of([&] { write_manifest(run.options, run.manifest, true); }),
-                 "got a file of another kind"));
+  CHECK(contains(refused(), "got a file of another kind"));
 }
 
 TEST_CASE("the same input is up to date, another is not") {

@@ -138,13 +138,13 @@ TEST_CASE("a killed writer leaves nothing that stays") {
 
 TEST_CASE("files of killed writers are removed, held ones stay") {
   const ScratchDirectory scratch;
-  write_file_atomically(scratch.path / ".a.tmp.3", "abandoned");
-  write_file_atomically(scratch.path / "a.tmp.3", "a user's");
+  write_file_atomically(scratch.path / ".a.meshgrad.tmp.3", "abandoned");
+  write_file_atomically(scratch.path / ".a.tmp.3", "a user's");
   AtomicFile held(scratch.path / "b", AtomicFile::Temporary::named);
   remove_abandoned_files(scratch.path);
-  CHECK_FALSE(fs::exists(scratch.path / ".a.tmp.3"));
-  CHECK(fs::exists(scratch.path / "a.tmp.3"));
-  CHECK(fs::exists(scratch.path / ".b.tmp.0"));
+  CHECK_FALSE(fs::exists(scratch.path / ".a.meshgrad.tmp.3"));
+  CHECK(fs::exists(scratch.path / ".a.tmp.3"));
+  CHECK(fs::exists(scratch.path / ".b.meshgrad.tmp.0"));
   held.write("new");
   held.commit();
   CHECK(read_text(scratch.path / "b") == "new");
@@ -165,6 +165,48 @@ TEST_CASE("only a regular file is replaced") {
   CHECK(fs::is_symlink(scratch.path / "link"));
   CHECK(fs::is_fifo(scratch.path / "fifo"));
   CHECK(read_text(scratch.path / "plain") == "x");
+}
+
+TEST_CASE("an output replaces files of its kind, no other and no input") {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path / "a";
+  OutputFile output{
+      .path = file, .option = "--out", .kind = "a page", .is_of_kind = [](const fs::path& path) {
+        return read_text(path) == "page";
+      }};
+  const auto refused = [&](std::string_view message) {
+    CHECK_THROWS_WITH_AS(check_output(output), doctest::Contains(std::string(message).c_str()), DataError);
+  };
+  check_output(output);  // a new name
+  write_file_atomically(file, "");
+  check_output(output);
+  write_file_atomically(file, "notes");
+  refused("/a] needed a new name or a page, got a file of another kind; fix: choose another name");
+  write_file_atomically(file, "page");
+  check_output(output);
+  output.replace = false;
+  refused("/a] needed a new name, got a page; fix: --force replaces it");
+  output.replace = true;
+
+  fs::create_hard_link(file, scratch.path / "hard");
+  fs::create_symlink("a", scratch.path / "soft");
+  fs::create_symlink("none", scratch.path / "dangling");
+  for (const char* name : {"a", "hard", "soft", "./a"}) {
+    output.taken = {"", scratch.path / "none", scratch.path / name};
+    refused("a file that the command reads");
+  }
+  output.path = scratch.path / "new";
+  output.taken = {scratch.path / "." / "new"};  // two outputs of one name, neither of them there
+  refused("another of its outputs");
+  output.taken.clear();
+  for (const char* name : {"soft", "dangling"}) {
+    output.path = scratch.path / name;
+    refused("got a symbolic link");
+  }
+  output.path = scratch.path;
+  refused("[--out " + scratch.path.string() + "] needed a new name or a page, got a folder");
+  output = {.path = file, .kind = {}};
+  refused("/a] needed a new name, got a regular file");
 }
 
 TEST_CASE("a write that fails half-way keeps the old file") {

@@ -211,6 +211,25 @@ TEST_CASE("a new run refuses a folder with a run's files") {
   CHECK(test::run_meshgrad({"train", f.file}).code == 0);
 }
 
+TEST_CASE("a new run refuses a folder with a user's files") {
+  FaultFixture f;
+  const fs::path run = f.config.run.dir;
+  for (const char* name : {"environment.json", "config.resolved.toml", "loss.svg"}) {
+    fs::create_directories(run);
+    write_text(run / name, "a user's");
+    for (int i = 0; i < 2; ++i)
+      check_fails({"train", f.file}, 1, {name, "] needed a new name, got a regular"});
+    CHECK(read_text(run / name) == "a user's");
+    fs::remove_all(run);
+  }
+  test::train_here(f.config);
+  write_text(f.scratch.path / "notes.txt", "a user's");
+  fs::remove(run / "log.txt");
+  fs::create_symlink(f.scratch.path / "notes.txt", run / "log.txt");
+  check_fails({"train", f.file, "--resume"}, 1, {"log.txt", "got a symbolic link"});
+  CHECK(read_text(f.scratch.path / "notes.txt") == "a user's");
+}
+
 TEST_CASE("numbered checkpoints of later steps stay") {
   FaultFixture f;
   f.config.train.keep_checkpoints = 1;

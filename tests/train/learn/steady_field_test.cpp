@@ -116,6 +116,9 @@ TEST_CASE("evaluate prints JSON, and predict writes VTU") {
   for (const char* name : {"\"u\"", "\"u_truth\"", "\"u_error\"", "\"node_type\""})
     CHECK(contains(vtu, name));
   CHECK(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00000.svg"));
+  CHECK(test::run_meshgrad({"predict", config.run.dir, "--meshes", "1", "--quiet"}).code == 0);
+  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/mesh_00001.vtu"));
+  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00001.svg"));
   const test::Outcome rolled = test::run_meshgrad({"rollout", config.run.dir, "--quiet"});
   CHECK(rolled.code == 2);
   CHECK(contains(rolled.err, "fix: use meshgrad predict"));

@@ -176,7 +176,7 @@ TEST_CASE("the file that init writes for waves trains") {
   CHECK(config.train.noise / expected == doctest::Approx(1.0).epsilon(0.03));  // two digits are written
   CHECK(contains(test::read_text(path), "width = 32  # preset small\n"));
   CHECK(contains(run_meshgrad({"init", "--data", packed.string(), "-o", path}).err,
-                 "[--output] needed a file that does not exist yet"));
+                 "] needed a new name, got a regular file"));
 
   const Outcome check = run_meshgrad({"check", path, "--json", "--html", (scratch.path / "a.html").string()});
   CHECK(check.code == 0);
@@ -208,7 +208,11 @@ TEST_CASE("a folder is packed beside itself by init") {
   const Outcome init = run_meshgrad({"init", "--data", folder});
   CHECK(init.code == 0);
   CHECK(config_of(init.out).data.path == folder + ".mgd");
-  CHECK(contains(run_meshgrad({"init", "--data", folder}).err, ".mgd is there already and is used"));
+  CHECK(run_meshgrad({"init", "--data", folder}).out == init.out);  // packed once
+  fs::copy_file(folder + "/valid.tfrecord", folder + "/test.tfrecord", fs::copy_options::overwrite_existing);
+  const Outcome other = run_meshgrad({"init", "--data", folder});
+  CHECK(other.code == 1);
+  CHECK_MESSAGE(contains(other.err, "as it is now, got a packed file of other files or options"), other.err);
 }
 
 TEST_CASE("unpacked files are checked under their own names") {
@@ -261,7 +265,7 @@ TEST_CASE("unpacked files are checked under their own names") {
   CHECK(contains(again.out, "up to date"));
   const Outcome other = run_meshgrad({"convert", file, "-o", packed, "--split", "1"});
   CHECK(other.code == 1);
-  CHECK(contains(other.err, "odd.mgd] needed a new name, got a packed file of other files or options"));
+  CHECK(contains(other.err, "odd.mgd] needed a new name, got a packed file; fix: --force replaces it"));
   const std::string manifest = (scratch.path / "odd.json").string();
   const Outcome forced = run_meshgrad({"convert", file, "-o", packed, "--force", "--manifest", manifest});
   CHECK(forced.code == 0);

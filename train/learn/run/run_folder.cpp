@@ -102,8 +102,21 @@ std::string RunFolder::found_run(const Config& config) const {
   return same ? "" : metrics.string();
 }
 
+/// The files that this run will write: in a folder without a run.lock, which each run leaves, a user's.
+void RunFolder::check_files() const {
+  const std::string_view kind = path_exists(dir_ / "run.lock") ? OutputFile{}.kind : "";
+  for (const char* name : {"config.resolved.toml", "environment.json", "metrics.jsonl", "events.jsonl",
+                           "log.txt", "loss.svg", "memory/history.json"}) {
+    check_output({.path = dir_ / name,
+                  .option = "run.dir",
+                  .kind = kind,
+                  .fix = "choose another run.dir, or move that file away"});
+  }
+}
+
 void RunFolder::create(const Config& config) {
   make_folder(dir_);
+  check_files();
   lock_ = FolderLock(dir_);
   if (const std::string found = found_run(config); !found.empty()) {
     throw config_error("run.dir", "a folder without another run", dir_.string() + ", which has " + found,
@@ -114,6 +127,7 @@ void RunFolder::create(const Config& config) {
 
 void RunFolder::reopen() {
   lock_ = FolderLock(dir_);
+  check_files();
   for (const fs::path& folder : {dir_, checkpoints()}) remove_abandoned_files(folder);
 }
 

@@ -38,9 +38,11 @@ class RunFolder {
   std::filesystem::path best() const { return checkpoints() / "best.safetensors"; }
 
   /// For a new run: makes the folder and locks it. Throws ConfigError when the folder has checkpoints, or
-  /// metrics of a run with another configuration, cannot be made, or another process trains in it.
+  /// metrics of a run with another configuration, cannot be made, or another process trains in it; DataError
+  /// for a file that the run would replace in a folder that no run has had, and for a link in place of one.
   void create(const Config& config);
-  /// For a resumed run: locks the folder and removes the temporary files of a killed process.
+  /// For a resumed run: locks the folder and removes the temporary files of a killed process. Throws
+  /// DataError for a link in place of a file that the run writes.
   void reopen();
   void write_config(const Config& config) const;
   void write_environment(const std::vector<std::string>& command, Device device) const;
@@ -51,6 +53,7 @@ class RunFolder {
 
  private:
   std::string found_run(const Config& config) const;
+  void check_files() const;
   std::filesystem::path checkpoints() const { return dir_ / "checkpoints"; }
   std::filesystem::path dir_;
   FolderLock lock_;  // for the life of the run

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/conversion_advice.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -10,6 +9,7 @@
 #include <meshgrad/train/tools/extras/check_page.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 #include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/extras/page.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/launch.h>
@@ -80,11 +80,6 @@ struct Checked {
   }
 };
 
-bool is_packed(const std::string& path) {
-  const std::string start = read_file(path, kPackedMagic.size());
-  return std::ranges::equal(start, kPackedMagic);
-}
-
 Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
   Checked checked{true, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
   checked.data = check_data(checked.dataset);
@@ -143,7 +138,7 @@ Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
   const bool text = path.extension() == ".toml";
   const bool folder = std::filesystem::is_directory(path);
   // A damaged packed file is no input of a conversion.
-  const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed(command.path)));
+  const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed_file(command.path)));
   Checked checked = text  ? check_configuration(command)
                     : raw ? check_raw(command, globals)
                           : check_packed(command, command.path);
@@ -318,6 +313,7 @@ Json to_json(const Checked& checked) {
 }
 
 int run(const CheckCommand& command, const GlobalOptions& globals) {
+  if (!command.page.empty()) check_output(page_output("--html", command.page, {command.path}));
   const Checked checked = check_path(command, globals);
   const auto dumped = [&](int indent) {
     return to_json(checked).dump(indent, ' ', false, Json::error_handler_t::replace);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/tools/extras/import_weights.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/output.h>
@@ -18,7 +21,7 @@ struct ImportCommand {
   std::string config;
   std::vector<std::string> settings;
   std::string output;
-  bool check = false;
+  bool check = false, force = false;
   bool json = false;
 };
 
@@ -43,6 +46,15 @@ std::string to_text(const ImportCheck& check) {
                      check.tolerance);
 }
 
+bool is_checkpoint(const std::filesystem::path& path) {
+  try {
+    checkpoint_config(path);
+    return true;
+  } catch (const DataError&) {
+    return false;
+  }
+}
+
 int run(const ImportCommand& command, const GlobalOptions&) {
   if (command.output.empty() && !command.check)
     throw config_error("-o", "a checkpoint to write, or --check", "no -o and no --check",
@@ -54,6 +66,14 @@ int run(const ImportCommand& command, const GlobalOptions&) {
                        "give --config CONFIG.toml");
   const Config config = reads_config ? load_config(command.config, command.settings)
                                      : parse_config("", "default", command.settings);
+  if (!command.output.empty()) {
+    check_output({.path = command.output,
+                  .option = "-o",
+                  .kind = "a checkpoint of meshgrad",
+                  .is_of_kind = is_checkpoint,
+                  .replace = command.force,
+                  .taken = {command.file, command.config, config.data.path}});
+  }
   Runtime runtime({.device = {}, .threads = 0, .allocator = {}, .log = {}, .memory = {}});
   nlohmann::ordered_json json{{"file", command.file}, {"from", command.from}};
   std::string text;
@@ -103,6 +123,7 @@ void add_import(CommandLine& line) {
       ->type_name("FILE");
   add_settings(*import, options->settings);
   import->add_option("-o,--output", options->output, "Checkpoint to write")->type_name("FILE");
+  import->add_flag("--force", options->force, "Replace a checkpoint that is there");
   import->add_flag("--check", options->check,
                    "Compare with the prediction in the file: in.node_features, in.edge_features, in.senders, "
                    "in.receivers, out.prediction");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -13,8 +12,6 @@
 #include <meshgrad/train/tools/program/presets.h>
 
 #include <fmt/format.h>
-
-#include <algorithm>
 
 namespace meshgrad::cli {
 namespace {
@@ -28,21 +25,24 @@ struct InitCommand {
 /// The packed file of `path`: itself, or NAME.mgd beside it, which is made where it is not there.
 fs::path packed_file(fs::path path, const GlobalOptions& globals) {
   const bool folder = fs::is_directory(path);
-  if (!folder && std::ranges::equal(read_file(path.string(), kPackedMagic.size()), kPackedMagic)) return path;
+  if (!folder && is_packed_file(path)) return path;
   if (!path.has_filename()) path = path.parent_path();
   fs::path packed = path;
   folder ? packed += ".mgd" : packed.replace_extension(".mgd");
   const auto say = [&](const std::string& text) {
     if (!globals.quiet) print_note(text);
   };
-  if (fs::exists(packed)) {
-    say(fmt::format("{} is there already and is used; delete it to pack {} again", packed.string(),
-                    path.string()));
-    return packed;
-  }
   ConvertOptions options;
   options.input = path;
   options.output = packed;
+  options.replace = false;
+  if (fs::exists(packed)) {
+    if (is_up_to_date(options)) return packed;
+    throw data_error(packed.string(), fmt::format("a packed file of {} as it is now", path.string()),
+                     "a packed file of other files or options",
+                     fmt::format("--data {0} uses it, meshgrad convert {1} -o {0} --force replaces it",
+                                 packed.string(), path.string()));
+  }
   const ConvertReport report = convert(options);
   for (const std::string& warning : report.warnings) say("warning: " + warning);
   for (const std::string& note : report.notes) say(note);
@@ -56,9 +56,12 @@ int64_t gpu_bytes() { return cuda_devices().empty() ? 0 : gpu::memory(0).total; 
 
 int run(const InitCommand& command, const GlobalOptions& globals) {
   const std::vector<Preset> chosen = presets_named(command.presets);
-  if (!command.output.empty() && fs::exists(command.output)) {
-    throw invalid_argument("--output", "a file that does not exist yet", '"' + command.output + '"',
-                           "name another file, or delete it");
+  if (!command.output.empty()) {
+    check_output({.path = command.output,
+                  .option = "-o",
+                  .kind = {},
+                  .taken = {command.data},
+                  .fix = "choose another name, or delete that file"});
   }
   const Dataset dataset = Dataset::open(packed_file(command.data, globals));
   const std::string text = to_toml(first_config(dataset, chosen));

@@ -161,6 +161,7 @@ int run_page(const PageCommand& command, const GlobalOptions&) {
   namespace fs = std::filesystem;
   fs::path file = command.history;
   if (std::error_code none; fs::is_directory(file, none)) file = file / "memory" / "history.json";
+  check_output(page_output("-o", command.output, {file}));
   const std::string page = history_page(read_history_file(file));
   write_file_atomically(command.output, page);
   print_text(fmt::format("wrote     {} ({})\n", command.output, bytes_text(std::ssize(page))));

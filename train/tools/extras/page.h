@@ -3,8 +3,12 @@
 // says and how it looks is written in train/tools/extras/page; the build puts style and script into each
 // page.
 #pragma once
+#include <meshgrad/train/data/atomic_file.h>
+
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshgrad {
 
@@ -15,5 +19,10 @@ extern const std::string_view kCheckPage;   ///< train/tools/extras/page/check.h
 /// `page` with `json`, which must be valid JSON in UTF-8, in its element #data. No string in it can end that
 /// element or start another.
 std::string make_page(std::string_view page, std::string_view json);
+
+/// A page to be written, for check_output: it replaces a page that make_page made, known by its generator,
+/// and nothing else.
+OutputFile page_output(std::string option, std::filesystem::path path,
+                       std::vector<std::filesystem::path> taken = {});
 
 }  // namespace meshgrad

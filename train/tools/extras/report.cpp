@@ -224,6 +224,7 @@ void add_predictions(Json& json, const ReportCommand& command, const std::string
 }
 
 int run(const ReportCommand& command, const GlobalOptions& globals) {
+  check_output(page_output("-o", command.output));
   Json page{{"version", MESHGRAD_VERSION}, {"tags", Json::array()}, {"runs", Json::array()}};
   for (int tag = 0; tag < kTagCount; ++tag) page["tags"].push_back(name_of(static_cast<Tag>(tag)));
   for (const std::string& run : command.runs) {

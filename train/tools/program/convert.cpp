@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/convert/sources/array_map.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -103,10 +102,12 @@ std::function<void(const ConvertProgress&)> convert_progress() {
   };
 }
 
-bool is_packed_file(const std::filesystem::path& path) {
+/// A packed file at the output that this conversion would make again. A map is only known from converting.
+bool is_done(const ConvertOptions& options) {
   std::error_code none;
-  return std::filesystem::is_regular_file(path, none) &&
-         std::ranges::equal(read_file(path, kPackedMagic.size()), kPackedMagic);
+  return !options.replace && options.save_map.empty() &&
+         std::filesystem::is_regular_file(options.output, none) && is_packed_file(options.output) &&
+         is_up_to_date(options);
 }
 
 SplitBy split_by_named(const std::string& word) {
@@ -153,12 +154,13 @@ Pairs pairs(const std::vector<std::string>& words, const std::string& option, co
 
 /// --map NAME=ARRAY and --map @FILE, in any number. Later files win, and what the line itself says wins over
 /// all of them.
-Pairs map_of(const std::vector<std::string>& words) {
+Pairs map_of(const std::vector<std::string>& words, std::vector<std::filesystem::path>& files) {
   std::vector<std::string> given;
   Pairs all;
   for (const std::string& word : words) {
     if (word.starts_with('@')) {
-      for (auto& [name, array] : read_array_map(word.substr(1))) all[name] = array;
+      files.emplace_back(word.substr(1));
+      for (auto& [name, array] : read_array_map(files.back())) all[name] = array;
     } else {
       given.push_back(word);
     }
@@ -179,22 +181,19 @@ int run(const Options& options, const GlobalOptions& globals) {
   }
   convert_options.dt = options.dt.value_or(0);
   convert_options.units = pairs(options.units, "--unit", "FIELD=UNIT", "velocity=m/s");
-  convert_options.map = map_of(options.map);
+  convert_options.map = map_of(options.map, convert_options.also_read);
+  convert_options.replace = options.force;
   convert_options.axes = pairs(options.axes, "--axes", "ARRAY=AXIS,AXIS,..", "velocity=components,nodes");
   if (!globals.quiet) convert_options.progress = convert_progress();
   const std::string output = convert_options.output.string();
-  if (!options.force && is_packed_file(convert_options.output)) {
-    if (!convert_options.save_map.empty() || !is_up_to_date(convert_options)) {
-      throw data_error(output, "a new name", "a packed file of other files or options, or of another version",
-                       "--force replaces it");
-    }
-    if (!options.manifest.empty()) write_manifest(convert_options, options.manifest, false);
+  if (is_done(convert_options)) {
+    if (!options.manifest.empty()) write_manifest(convert_options, options.manifest);
     options.json ? print_result(nlohmann::ordered_json{{"up_to_date", output}}.dump(2) + "\n")
                  : print_text(fmt::format("up to date {}, which was made of this input\n", output));
     return kExitOk;
   }
   const ConvertReport report = convert(convert_options);
-  if (!options.manifest.empty()) write_manifest(convert_options, options.manifest, options.force);
+  if (!options.manifest.empty()) write_manifest(convert_options, options.manifest);
   if (!globals.quiet) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
     for (const std::string& note : report.notes) print_note(note);
@@ -308,7 +307,7 @@ void add_convert(CommandLine& line) {
           "--manifest", options->manifest,
           "File to write what was read from where; as INPUT, such a file is read in place of the others")
       ->type_name("FILE");
-  command->add_flag("--force", options->force, "Replace OUT.mgd, and the file of --manifest");
+  command->add_flag("--force", options->force, "Replace OUT.mgd, and the files of --manifest and --save-map");
   add_json(*command, options->json);
   on_first_run(*command, line, options, run);
 }

@@ -215,8 +215,8 @@ std::string manifest_of(const std::string& path) {
 }
 
 std::string describe_file(const std::string& path, bool json) {
+  if (is_packed_file(path)) return describe_dataset(path, json);
   const std::string start = read_file(path, kPackedMagic.size());
-  if (std::ranges::equal(start, kPackedMagic)) return describe_dataset(path, json);
   // The header of safetensors is its length, below 100 MB, then JSON.
   if (start.size() == 8 && start.substr(4) != std::string(4, '\0')) {
     throw data_error(path, "a .mgd or a .safetensors file",

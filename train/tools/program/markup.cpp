@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/tools/program/markup.h>
 
 #include <algorithm>
@@ -39,11 +40,17 @@ std::string base64(std::span<const std::byte> bytes) {
   return text;
 }
 
+bool has_mark(const std::filesystem::path& file) {
+  constexpr std::size_t kHead = 1024;
+  return read_file(file, kHead).find(kMark) != std::string::npos;
+}
+
 std::string svg_start(double width, double height) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"13\">\n",
-      width, height);
+      "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" "
+      "font-size=\"13\">\n{2}",
+      width, height, kMark);
 }
 
 }  // namespace meshgrad

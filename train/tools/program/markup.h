@@ -2,6 +2,7 @@
 // What writers of SVG and XML share.
 #pragma once
 #include <cstddef>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +15,11 @@ std::string escape_markup(std::string_view text);
 /// RFC 4648, with padding.
 std::string base64(std::span<const std::byte> bytes);
 
-/// The opening tag of an SVG, in pixels; text is drawn in the viewer's sans-serif font.
+/// A comment near the beginning of each VTU, PVD and SVG file that is written here.
+inline constexpr std::string_view kMark = "<!-- written by meshgrad -->\n";
+bool has_mark(const std::filesystem::path& file);
+
+/// The opening tag of an SVG and the mark; in pixels. Text is drawn in the viewer's sans-serif font.
 std::string svg_start(double width, double height);
 
 }  // namespace meshgrad

@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/tools/program/field_frame.h>
+#include <meshgrad/train/tools/program/markup.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 #include <meshgrad/train/tools/program/vtu.h>
 
@@ -9,7 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <set>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 namespace meshgrad {
 namespace {
@@ -44,11 +49,34 @@ std::string file_name(std::string name) {
   return name;
 }
 
-void make_folder(const fs::path& directory) {
+/// Whether a name is `before`, a number or two joined by '_', and `after`.
+bool is_numbered(std::string_view name, std::string_view before, std::string_view after) {
+  if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after))
+    return false;
+  name.remove_prefix(before.size());
+  name.remove_suffix(after.size());
+  return name.find_first_not_of("0123456789_") == name.npos;
+}
+
+/// Makes the folder, or removes from it what an earlier call wrote, so that none of it stays beside fewer new
+/// files. `is_ours` knows all names that this call may write. Throws DataError, before it removes anything,
+/// for a file of such a name that was written by another program.
+void begin_folder(const fs::path& directory, const std::function<bool(const std::string& name)>& is_ours) {
   std::error_code error;
   fs::create_directories(directory, error);
+  std::vector<fs::path> earlier;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
+    if (is_ours(at->path().filename().string())) earlier.push_back(at->path());
+  for (const fs::path& path : earlier) {
+    check_output({.path = path,
+                  .option = "-o",
+                  .kind = "a file that meshgrad wrote there",
+                  .is_of_kind = has_mark,
+                  .fix = "choose another folder with -o, or move that file"});
+  }
+  for (size_t i = 0; i < earlier.size() && !error; ++i) fs::remove(earlier[i], error);
   if (error)
-    throw data_error(directory.string(), "a folder that can be made", error.message(),
+    throw data_error(directory.string(), "a folder that can be written", error.message(),
                      "choose another with -o");
 }
 
@@ -63,7 +91,12 @@ class RolloutWriter {
                        std::min(total_, rollout_frames(task, trajectory, {}))},
         mask_(task.fields.predicted_mask(trajectory.mesh())),
         errors_(task.fields.targets) {
-    make_folder(options.directory);
+    begin_folder(options.directory, [&](const std::string& name) {
+      return name == kSeries || is_numbered(name, "frame_", ".vtu") ||
+             std::ranges::any_of(task.fields.targets, [&](const FieldInfo& field) {
+               return is_numbered(name, file_name(field.name) + "_step_", ".svg");
+             });
+    });
   }
 
   /// The frame that the rollout starts from.
@@ -86,13 +119,14 @@ class RolloutWriter {
   }
 
   RolloutFiles finish() {
-    files_.series = options_.directory / "rollout.pvd";
+    files_.series = options_.directory / kSeries;
     write_pvd(files_.series, entries_);
     files_.fields = errors_.fields();
     return files_;
   }
 
  private:
+  static constexpr const char* kSeries = "rollout.pvd";
   double time_of(int64_t t) const {
     return static_cast<double>(t + trajectory_.first_frame()) *
            (trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0);
@@ -175,7 +209,14 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
   const MeshTask& task = predictor.steady_field();
   const FieldSelection& selection = task.fields;
   task.check_something_to_predict(options.split);
-  if (options.writes) make_folder(options.directory);
+  if (options.writes) {
+    begin_folder(options.directory, [&](const std::string& name) {
+      return is_numbered(name, "mesh_", ".vtu") ||
+             std::ranges::any_of(selection.targets, [&](const FieldInfo& field) {
+               return is_numbered(name, file_name(field.name) + "_mesh_", ".svg");
+             });
+    });
+  }
   constexpr int64_t kPictures = 4;
   FieldErrors errors(selection.targets);
   PredictionFiles files;

@@ -30,8 +30,9 @@ struct RolloutFiles {
 /// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
 /// and node_type), and pictures after the first, the tenth, the middle and the last step. frame_00000.vtu is
 /// the initial frame, from the data. Throws ConfigError for a task without time, a trajectory that does not
-/// exist or has nothing to predict, and more steps than its data without `beyond_data`. Without `writes` the
-/// result is empty.
+/// exist or has nothing to predict, and more steps than its data without `beyond_data`. Files of an earlier
+/// rollout in the folder are removed first; DataError for a file of such a name that another program wrote.
+/// Without `writes` the result is empty.
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options);
 
 struct PredictionFilesOptions {
@@ -50,7 +51,7 @@ struct PredictionFiles {
 
 /// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,
 /// NAME_error, and node_type), and pictures of the first four. Throws ConfigError for a run of another task.
-/// Without `writes` the result is empty.
+/// Files of an earlier call are treated as write_rollout treats them. Without `writes` the result is empty.
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options);
 
 }  // namespace meshgrad

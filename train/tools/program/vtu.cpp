@@ -153,7 +153,7 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
   const std::int64_t points = cells.nodes_are_cells ? std::ssize(mesh.source->points) / mesh.dim : mesh.nodes;
   VtuDocument document;
   document.xml = fmt::format(
-      "<?xml version=\"1.0\"?>\n"
+      "<?xml version=\"1.0\"?>\n{}"
       "<VTKFile type=\"UnstructuredGrid\" version=\"1.0\" byte_order=\"LittleEndian\" "
       "header_type=\"UInt64\">\n"
       "  <UnstructuredGrid>\n"
@@ -163,7 +163,7 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
       "    </FieldData>\n"
       "    <Piece NumberOfPoints=\"{}\" NumberOfCells=\"{}\">\n"
       "      <{}>\n",
-      time, points, cells.ends.size(), data);
+      kMark, time, points, cells.ends.size(), data);
   if (!mesh.node_type.empty()) document.array<std::int32_t>("Int32", "Name=\"node_type\"", mesh.node_type);
   for (const PointField& field : fields) {
     add_vectors(document, field.name, field.components, field.values, field.offset);
@@ -188,9 +188,10 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
 }
 
 void write_pvd(const std::filesystem::path& path, std::span<const PvdEntry> entries) {
-  std::string xml =
-      "<?xml version=\"1.0\"?>\n<VTKFile type=\"Collection\" version=\"1.0\" byte_order=\"LittleEndian\" "
-      "header_type=\"UInt64\">\n  <Collection>\n";
+  std::string xml = fmt::format(
+      "<?xml version=\"1.0\"?>\n{}<VTKFile type=\"Collection\" version=\"1.0\" byte_order=\"LittleEndian\" "
+      "header_type=\"UInt64\">\n  <Collection>\n",
+      kMark);
   for (const PvdEntry& entry : entries) {
     xml += fmt::format("    <DataSet timestep=\"{}\" part=\"0\" file=\"{}\"/>\n", entry.time,
                        escape_markup(entry.file));
