@@ -57,12 +57,15 @@ std::string_view name_of_type(mode_t mode) {
 
 /// Whether the output is one of the files taken, which may have several names.
 bool is_taken(const OutputFile& output) {
+  namespace fs = std::filesystem;
   std::error_code none;
-  const auto whole = std::filesystem::weakly_canonical(output.path, none);
-  return std::ranges::any_of(output.taken, [&](const std::filesystem::path& taken) {
+  const auto whole = [&](const fs::path& path) {
+    return fs::weakly_canonical(fs::absolute(path, none), none);
+  };
+  return std::ranges::any_of(output.taken, [&](const fs::path& taken) {
     if (taken.empty()) return false;
-    if (std::filesystem::exists(taken, none)) return std::filesystem::equivalent(output.path, taken, none);
-    return !whole.empty() && whole == std::filesystem::weakly_canonical(taken, none);
+    return fs::exists(taken, none) ? fs::equivalent(output.path, taken, none)
+                                   : !whole(taken).empty() && whole(taken) == whole(output.path);
   });
 }
 

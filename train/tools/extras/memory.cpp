@@ -5,6 +5,7 @@
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/extras/history_page.h>
+#include <meshgrad/train/tools/extras/page.h>
 #include <meshgrad/train/tools/extras/replay/replay.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/output.h>
