@@ -17,6 +17,22 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first --strip)
 file(RENAME ${work}/first ${work}/prefix)
 run(${work}/prefix/bin/meshgrad --version)
 
+# No empty path, which is the current folder; all symbols are bound at the start, and then read-only.
+find_program(readelf readelf)
+if(readelf)
+  file(GLOB binaries ${BUILD}/meshgrad ${BUILD}/meshgrad-bench ${BUILD}/libmeshgrad*.so ${work}/prefix/bin/*
+    ${work}/prefix/lib*/*.so ${work}/prefix/lib*/*/*.so)
+  foreach(binary IN LISTS binaries)
+    execute_process(COMMAND ${readelf} -d ${binary} OUTPUT_VARIABLE dynamic)
+    if(dynamic MATCHES "path: \\[([^\n]*::[^\n]*|:[^\n]*|[^\n]*:|)\\]")
+      message(FATAL_ERROR "needed paths of libraries without an empty one, got in ${binary}:\n${dynamic}")
+    endif()
+    if(NOT FLAGS AND NOT dynamic MATCHES "BIND_NOW|NOW")
+      message(FATAL_ERROR "needed all symbols bound at the start, got in ${binary}:\n${dynamic}")
+    endif()
+  endforeach()
+endif()
+
 # No text in it names where it was built; programs have names of sources in their messages.
 find_program(grep grep)
 if(grep)

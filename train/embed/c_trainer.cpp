@@ -26,6 +26,10 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
   OnlineOptions options;
   options.dim = given_options.dim;
   options.dt = given_options.dt;
+  if (given_options.most_recent != 0 && given_options.most_recent != 1) {
+    throw invalid_argument("meshgrad_trainer_options: most_recent", "0 or 1",
+                           std::to_string(given_options.most_recent), "1 keeps the newest samples");
+  }
   options.replay = given_options.most_recent != 0 ? Replay::most_recent : Replay::reservoir;
   options.capacity = given_options.capacity;
   options.held_out_every = given_options.held_out_every;

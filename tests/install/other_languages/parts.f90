@@ -16,7 +16,7 @@ program parts
   real(real64), allocatable :: c(:), whole_c(:)
   integer, allocatable :: nodes(:)
   character(32) :: file
-  integer :: rank, ranks, ierror, i
+  integer :: rank, ranks, ierror, status, i
 
   call MPI_Init(ierror)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierror)
@@ -25,6 +25,8 @@ program parts
   nodes = [(i, i=1 + strip*rank, strip*(rank + 1))]
   if (rank < ranks - 1) nodes = [nodes, (i, i=strip*(rank + 1) + 1, strip*(rank + 1) + height)]
   if (rank > 0) nodes = [nodes, (i, i=strip*rank - height + 1, strip*rank)]
+  call alone%open(communicator=MPI_COMM_NULL, status=status)
+  if (status == 0) error stop 'a process without a communicator has opened a runtime'
   call alone%open(threads=1)
   call together%open(threads=1, communicator=MPI_COMM_WORLD)
   call train_and_predict(alone, [(i, i=1, strip*ranks)], strip*ranks, whole_losses, whole_c)

@@ -103,7 +103,12 @@ VtkValues XdmfGridReader::numbers(const XdmfItem& item, const std::string& array
     return data_error(where, fmt::format("{} numbers, as its Dimensions say", size), got,
                       "write the file again, or copy it and the files beside it again");
   };
-  const fs::path file = file_of(item, path_.parent_path());
+  const fs::path folder = path_.parent_path(), file = file_of(item, folder);
+  if (const fs::path inside = file.lexically_relative(folder).lexically_normal();
+      !file.empty() && (inside.empty() || *inside.begin() == "..")) {
+    throw data_error(where, "a file in the folder of the .xdmf", file.lexically_normal().string(),
+                     "move it there, or make a link to it there and name that");
+  }
   if (item.format == XdmfItem::Format::hdf5) {
     const size_t colon = item.text.rfind(':');
     if (colon == std::string::npos) {
