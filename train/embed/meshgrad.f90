@@ -459,7 +459,7 @@ contains
     text = text_of(c_version())
   end function
 
-  !> Of this thread's last error.
+  !> Of this thread's last error. Compiled without OpenMP, the module's own texts are of the last one on any thread.
   function meshgrad_error_text() result(text)
     character(:), allocatable :: text
     if (text_from_here /= '') then
