@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
+#include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <functional>
@@ -49,9 +49,10 @@ void or_refuse_on_ranks(Ranks& ranks, const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
+    const auto refuse = [] { throw; };
     try {
-      agree(ranks, true, "OnlineTrainer");
-    } catch (...) {  // the caller gets the reason instead
+      on_all_ranks(ranks, refuse, "OnlineTrainer");  // as the constructor of the others' OnlineTrainer does
+    } catch (...) {                                  // the caller gets the reason instead
     }
     throw;
   }
