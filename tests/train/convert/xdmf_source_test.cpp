@@ -235,6 +235,14 @@ TEST_CASE("binary numbers are read in either byte order") {
   CHECK(std::get<std::vector<float>>(grid.point_arrays.at(0).values) == std::vector<float>{1, 2, 3, 4});
   std::ofstream(scratch.path / "u.bin", std::ios::binary) << bytes.substr(0, 17);
   CHECK(contains(message_of([&] { reader.read(parsed(text).frames.at(0)); }), "needed 4 numbers"));
+  std::ofstream(scratch.path / "u.bin", std::ios::binary) << bytes;
+  for (const std::string& inside : {std::string("./u.bin"), (scratch.path / "u.bin").string(),
+                                    "../" + scratch.path.filename().string() + "/u.bin"}) {
+    CAPTURE(inside);
+    std::string named = text;
+    named.replace(named.find("u.bin"), 5, inside);
+    CHECK_NOTHROW(reader.read(parsed(named).frames.at(0)));
+  }
   for (const char* outside : {"../u.bin", "in/../../u.bin", "/etc/passwd"}) {
     CAPTURE(outside);
     std::string named = text;
