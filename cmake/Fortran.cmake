@@ -17,6 +17,8 @@ if(MESHGRAD_HAVE_FORTRAN)
   add_library(meshgrad_fortran STATIC ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.f90)
   add_library(meshgrad::Fortran ALIAS meshgrad_fortran)
   set_target_properties(meshgrad_fortran PROPERTIES Fortran_MODULE_DIRECTORY ${fortran_modules} EXPORT_NAME Fortran)
+  # Its text of the last error is of each thread; nothing of OpenMP's library is used.
+  target_compile_options(meshgrad_fortran PRIVATE $<$<Fortran_COMPILER_ID:GNU>:-fopenmp>)
   target_include_directories(meshgrad_fortran PUBLIC $<BUILD_INTERFACE:${fortran_modules}>
     $<INSTALL_INTERFACE:include/meshgrad/fortran>)
 endif()

@@ -59,11 +59,12 @@ if(TARGET meshgrad_bench)
 endif()
 install(TARGETS meshgrad meshgrad_convert EXPORT meshgrad)
 install(TARGETS ${programs})
-if(MESHGRAD_PROGRAMS_SHARE)
-  file(RELATIVE_PATH from_programs /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-  set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_programs}")
-  set_target_properties(meshgrad_convert PROPERTIES INSTALL_RPATH "$ORIGIN")
-endif()
+# The same paths in the build tree: those that CMake would replace at installation end with an empty one, by which the
+# loader takes libraries from the current folder.
+file(RELATIVE_PATH from_programs /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+set_target_properties(${programs} meshgrad meshgrad_convert PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+  INSTALL_RPATH_USE_LINK_PATH ON INSTALL_RPATH "$ORIGIN")
+set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_programs};$ORIGIN")
 foreach(header IN LISTS public_headers)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/meshgrad/${folder})

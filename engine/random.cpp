@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 
 #include <cmath>
@@ -63,6 +64,7 @@ uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t
 }
 
 uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count) {
+  check_internal(index < count, "a place in a permutation beyond its end");
   int half_bits = 1;
   while (half_bits < 32 && (uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;

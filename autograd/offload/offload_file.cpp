@@ -2,6 +2,7 @@
 #include <meshgrad/autograd/offload/offload_store.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/threads/blocked_signals.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -100,6 +101,7 @@ class FileStore final : public OffloadStore {
  public:
   FileStore(const std::filesystem::path& folder, int64_t bytes, std::string_view key) : file_(folder, key) {
     file_.reserve(bytes, key);
+    const BlockedSignals blocked;
     thread_ = std::thread([this] { work(); });
   }
   ~FileStore() override {

@@ -266,13 +266,40 @@ Ranks launched_ranks(const RanksOptions& options) {
   return Ranks(std::make_unique<MpiTransport>(MPI_COMM_WORLD, true), options);
 }
 
+/// The program may have been compiled with another MPI, whose functions then answer in place of ours and know
+/// nothing of our communicators.
+void check_library() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  text.resize(static_cast<size_t>(length));
+#ifdef OPEN_MPI
+  constexpr bool kOpenMpi = true;
+#else
+  constexpr bool kOpenMpi = false;
+#endif
+  if (text.starts_with("Open MPI") == kOpenMpi) return;
+  throw invalid_argument(
+      "communicator",
+      kOpenMpi ? "Open MPI, as meshgrad is built with" : "the MPI that meshgrad is built with",
+      text.substr(0, text.find_first_of("\n,")), "compile the program and meshgrad with the same MPI");
+}
+
 Ranks ranks_of_communicator(int communicator, const RanksOptions& options) {
+  check_library();
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised == 0)
     throw invalid_argument("communicator", "a communicator of an initialised MPI", "MPI before MPI_Init",
                            "call MPI_Init first");
-  return Ranks(std::make_unique<MpiTransport>(MPI_Comm_f2c(communicator), false), options);
+  MPI_Comm const ours = MPI_Comm_f2c(communicator);
+  if (ours == MPI_COMM_NULL || ours == MPI_Comm{}) {
+    throw invalid_argument(
+        "communicator", "a communicator that this process belongs to",
+        ours == MPI_COMM_NULL ? "MPI_COMM_NULL" : fmt::format("{}, which is no handle", communicator),
+        "give the handle of MPI_Comm_c2f; a process outside of it makes no runtime with it");
+  }
+  return Ranks(std::make_unique<MpiTransport>(ours, false), options);
 }
 
 #endif

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/device.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/threads/thread_team.h>
 
 #include <exception>
+#include <string>
 
 namespace meshgrad {
 
 ThreadPool::ThreadPool(int threads, Work work)
     : threads_(threads > 0 ? threads : available_cpus()), work_(work) {
+  if (threads < 0)
+    throw invalid_argument("threads", "0 or more", std::to_string(threads),
+                           "0 takes all that the process may use");
   if (skips_work() || threads_ == 1) return;
   team_ = ThreadTeam::of_process();
   helpers_ = team_->helpers(threads_ - 1);

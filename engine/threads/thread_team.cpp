@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/threads/blocked_signals.h>
 #include <meshgrad/engine/threads/thread_team.h>
 
 #include <unistd.h>
@@ -70,6 +71,7 @@ std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
     helper.worker = static_cast<int>(helpers_.size()) + 1;
     helpers_.reserve(helpers_.size() + 1);
     try {
+      const BlockedSignals blocked;
       helper.thread = std::thread([this, &helper] { helper_loop(helper); });
     } catch (const std::system_error& error) {
       throw ThreadsUnavailable(std::to_string(count + 1) + " threads", error.what());

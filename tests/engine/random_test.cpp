@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 
 #include <doctest/doctest.h>
@@ -122,6 +123,7 @@ TEST_CASE("each seed and round has a permutation of its own") {
     if (count >= 16) CHECK(orders.size() == 4);
   }
   CHECK(shuffled(11, 0, 3, 1000) != shuffled(12, 0, 3, 1000));
+  CHECK_THROWS_AS(shuffled(11, 0, 1000, 1000), InternalError);
 }
 
 TEST_CASE("a shuffle sends each position everywhere about equally often") {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,30 @@
 
 namespace meshgrad {
 namespace {
+
+TEST_CASE("signals that a program waits for stay its own") {
+  const pid_t child = fork();  // which a signal to a helper would end
+  if (child == 0) {
+    ThreadPool pool(4);
+    pool.parallel_for(8, [](int64_t) {});
+    sigset_t waited;
+    sigemptyset(&waited);
+    sigaddset(&waited, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &waited, nullptr);
+    for (int again = 0; again < 20; ++again) {
+      kill(getpid(), SIGUSR1);
+      int got = 0;
+      if (sigwait(&waited, &got) != 0 || got != SIGUSR1) _exit(1);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  sigset_t mine;  // the caller's own signals are as before
+  pthread_sigmask(SIG_SETMASK, nullptr, &mine);
+  CHECK(sigismember(&mine, SIGUSR1) == 0);
+}
 
 TEST_CASE("every task runs exactly once") {
   for (int threads = 1; threads <= 8; ++threads) {

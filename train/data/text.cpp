@@ -38,6 +38,27 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+std::string printable(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    // Of UTF-8, the second set of controls, U+0080 to U+009F, is C2 and their number.
+    const bool second_set = text[i] == '\xC2' && i + 1 < text.size() && (text[i + 1] & '\xE0') == '\x80';
+    const auto code = static_cast<unsigned char>(text[second_set ? i + 1 : i]);
+    const bool control = second_set || code == 0x7F || (code < 0x20 && code != '\n' && code != '\t');
+    if (second_set) ++i;
+    if (!control) {
+      shown += text[i];
+      continue;
+    }
+    shown += "\\x";
+    shown += kDigits[code >> 4U];
+    shown += kDigits[code & 0xFU];
+  }
+  return shown;
+}
+
 std::string wrapped(std::string_view text, size_t width, std::string_view first, std::string_view further) {
   std::string lines(first);
   size_t column = columns_of(first);

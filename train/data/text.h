@@ -14,6 +14,10 @@ std::string counted(int64_t count, std::string_view singular, std::string_view p
 /// "a", "a and b", "a, b and c".
 std::string listed(const std::vector<std::string>& names);
 
+/// `text` with its control characters written as "\x1b", but for tabs and line breaks: so that no name in a
+/// file gives commands to a terminal, or makes XML invalid.
+std::string printable(std::string_view text);
+
 /// The width that text is written for where no terminal says its own.
 inline constexpr size_t kTextWidth = 80;
 

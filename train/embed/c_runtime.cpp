@@ -34,6 +34,10 @@ RuntimeOptions options_of(const meshgrad_runtime_options& given_options) {
   RuntimeOptions options;
   options.device = resolve_device(given_options.device == nullptr ? "cpu" : given_options.device, nullptr,
                                   "meshgrad_runtime_options: device");
+  if (given_options.memory_limit < 0) {
+    throw invalid_argument("meshgrad_runtime_options: memory_limit", "0 or more bytes",
+                           std::to_string(given_options.memory_limit), "0 sets no limit");
+  }
   options.threads = given_options.threads;
   options.allocator.memory_limit = given_options.memory_limit;
   options.stream = given_options.cuda_stream;

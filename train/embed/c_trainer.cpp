@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
+#include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <functional>
@@ -26,6 +26,10 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
   OnlineOptions options;
   options.dim = given_options.dim;
   options.dt = given_options.dt;
+  if (given_options.most_recent != 0 && given_options.most_recent != 1) {
+    throw invalid_argument("meshgrad_trainer_options: most_recent", "0 or 1",
+                           std::to_string(given_options.most_recent), "1 keeps the newest samples");
+  }
   options.replay = given_options.most_recent != 0 ? Replay::most_recent : Replay::reservoir;
   options.capacity = given_options.capacity;
   options.held_out_every = given_options.held_out_every;
@@ -45,9 +49,10 @@ void or_refuse_on_ranks(Ranks& ranks, const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
+    const auto refuse = [] { throw; };
     try {
-      agree(ranks, true, "OnlineTrainer");
-    } catch (...) {  // the caller gets the reason instead
+      on_all_ranks(ranks, refuse, "OnlineTrainer");  // as the constructor of the others' OnlineTrainer does
+    } catch (...) {                                  // the caller gets the reason instead
     }
     throw;
   }

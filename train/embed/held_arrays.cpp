@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
+
 namespace meshgrad {
 std::vector<double> far_origin(const Numbers& positions, int dim) {
   const std::span<const double> wide = positions.doubles();
@@ -21,6 +24,19 @@ void round_to(std::span<float> to, const Numbers& values, std::span<const double
   }
 }
 
+void check_finite(std::string_view where, const Numbers& values, int64_t columns, std::string_view fix,
+                  const std::function<bool(int64_t row)>& reads) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  for (size_t i = 0; i < values.size(); ++i) {
+    // A comparison with nan that raises no floating-point exception, which some programs trap.
+    if (std::islessequal(std::abs(values[i]), kLargest)) continue;
+    const int64_t row = static_cast<int64_t>(i) / columns;
+    if (reads && !reads(row)) continue;
+    throw data_error(fmt::format("{}, row {}", where, row), "finite numbers", fmt::format("{}", values[i]),
+                     fix);
+  }
+}
+
 std::span<const float> HeldNumbers::read() {
   if (!values_.wide() && offset_.empty()) return values_.floats();
   rounded_.resize(values_.size());
@@ -28,11 +44,23 @@ std::span<const float> HeldNumbers::read() {
   return rounded_;
 }
 
-HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& given, std::string_view name) {
+void HeldMesh::check_positions() const {
+  check_finite(name_ + ": positions", positions_.values(), dim_, "give each node its place");
+}
+
+void HeldMesh::read_positions() {
+  positions_.fetch();
+  check_positions();
+  positions_.read();
+}
+
+HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& given, std::string_view name)
+    : name_(name), dim_(data.dim) {
   HostCopies positions(runtime), read(runtime);
   const MeshArrays mesh = read.read_connections(given);
   const Numbers at = positions.read(mesh.positions, "mesh: positions");
   positions_.hold(at, far_origin(at, data.dim), std::move(positions));
+  check_positions();
   const size_t nodes = mesh.positions.size() / static_cast<size_t>(data.dim);
   std::span<const int32_t> types = mesh.node_type.values();
   if (mesh.node_type.empty()) types = node_type_ = std::vector<int32_t>(nodes, 0);

@@ -6,6 +6,8 @@
 #include <meshgrad/train/embed/host_copies.h>
 
 #include <array>
+#include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +18,11 @@ void round_to(std::span<float> to, const Numbers& values, std::span<const double
 
 /// What a conversion of the same positions would subtract; empty: nothing.
 std::vector<double> far_origin(const Numbers& positions, int dim);
+
+/// Throws DataError that names `where` and the row of the first number that f32 cannot hold: nan, infinite,
+/// or too large. `columns`: of a row; `reads`: the rows that count, if not all do.
+void check_finite(std::string_view where, const Numbers& values, int64_t columns, std::string_view fix,
+                  const std::function<bool(int64_t row)>& reads = {});
 
 /// Numbers on the host that stay borrowed. f32 without an offset is read where it is, others from a rounded
 /// copy.
@@ -30,6 +37,7 @@ class HeldNumbers {
     given_ = true;
   }
   bool given() const { return given_; }
+  const Numbers& values() const { return values_; }
   /// From the device, where they live there.
   void fetch() const { copies_.read_again(); }
   std::span<const float> read();
@@ -47,13 +55,14 @@ class HeldMesh {
  public:
   /// Adds the mesh to `data`, which this outlives. Throws InvalidArgument and DataError with `name`.
   HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& mesh, std::string_view name);
-  /// Reads the positions again.
-  void read_positions() {
-    positions_.fetch();
-    positions_.read();
-  }
+  /// Reads the positions again. Throws DataError for one that is not finite.
+  void read_positions();
 
  private:
+  void check_positions() const;
+
+  std::string name_;
+  int dim_;
   HeldNumbers positions_;
   std::vector<int32_t> node_type_;  // where none were given, of 64 bits, or on a device
 };

@@ -95,34 +95,6 @@ std::pair<size_t, size_t> MeshPredictor::Loaded::known_target(std::string_view n
                          fmt::format("\"{}\"", name), "name one of them");
 }
 
-void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64_t mesh) const {
-  const int64_t nodes = data->meshes[static_cast<size_t>(mesh)].view.nodes;
-  const int64_t rows = field.on == FieldOn::node ? nodes : 1;
-  if (std::cmp_equal(got, rows * field.components)) return;
-  throw invalid_argument("MeshPredictor: field " + field.name,
-                         fmt::format("[{}, {}] on mesh {}", rows, field.components, mesh),
-                         fmt::format("{} numbers", got), "give all components of all its rows");
-}
-
-void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
-                                       std::span<float> to, bool boundary) {
-  const auto [index, column] = known_target(name);
-  const FieldInfo& field = targets[index];
-  check_size(field, values.size(), mesh);
-  const MeshView& view = data->meshes[static_cast<size_t>(mesh)].view;
-  const auto width = static_cast<size_t>(fields().outputs);
-  const auto components = static_cast<size_t>(field.components);
-  const auto offset = trained.offsets.find(field.name);
-  const bool moved = offset != trained.offsets.end();
-  for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
-    if (boundary && fields().is_predicted(view.node_type[i])) continue;
-    for (size_t c = 0; c < components; ++c) {
-      const double value = values[i * components + c];
-      to[i * width + column + c] = static_cast<float>(moved ? value - offset->second[c] : value);
-    }
-  }
-}
-
 void MeshPredictor::Loaded::check_earlier(std::string_view call, int64_t steps_before) const {
   const std::string place = fmt::format("MeshPredictor: {}", call);
   if (earlier() == 0) {
@@ -413,7 +385,9 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
   const FieldInfo& field = s.known_changes()[k].field;
   s.check_size(field, values.size(), mesh);
   HostCopies copies(s.runtime);
-  round_to(std::span(on.next[k]).last(values.size()), copies.read(values, name), s.offset_of(field.name));
+  const Numbers here = copies.read(values, name);
+  s.check_values(field, here, mesh);
+  round_to(std::span(on.next[k]).last(values.size()), here, s.offset_of(field.name));
   on.set_next[k] = 1;
 }
 
@@ -439,8 +413,13 @@ void MeshPredictor::predict(int64_t steps) {
   }
   const auto read = [&] {
     s.check_all_set();
-    for (const MeshState& mesh : s.meshes)
-      for (const HeldNumbers& field : mesh.given) field.fetch();
+    for (size_t mesh = 0; mesh < s.meshes.size(); ++mesh) {
+      for (size_t i = 0; i < s.data->fields.size(); ++i) {
+        const HeldNumbers& field = s.meshes[mesh].given[i];
+        field.fetch();
+        if (field.given()) s.check_values(s.data->fields[i], field.values(), static_cast<int64_t>(mesh));
+      }
+    }
   };
   if (s.in_parts) {
     on_all_ranks(s.ranks, read);

@@ -1,13 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the model of a MeshPredictor reads at a step.
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 #include <meshgrad/train/learn/task/displacements.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace meshgrad {
+
+void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64_t mesh) const {
+  const int64_t nodes = data->meshes[static_cast<size_t>(mesh)].view.nodes;
+  const int64_t rows = field.on == FieldOn::node ? nodes : 1;
+  if (std::cmp_equal(got, rows * field.components)) return;
+  throw invalid_argument("MeshPredictor: field " + field.name,
+                         fmt::format("[{}, {}] on mesh {}", rows, field.components, mesh),
+                         fmt::format("{} numbers", got), "give all components of all its rows");
+}
+
+/// Ghosts' values are filled from their owners, so they may be anything; `boundary`: those at predicted
+/// nodes, too.
+void MeshPredictor::Loaded::check_values(const FieldInfo& field, const Numbers& values, int64_t mesh,
+                                         bool boundary) const {
+  const auto at = static_cast<size_t>(mesh);
+  const MeshView& view = data->meshes[at].view;
+  const int64_t nodes = in_parts ? in_parts->ghosts[at].owned() : view.nodes;
+  check_finite("MeshPredictor: field " + field.name, values, field.components,
+               "give finite values to every row", [&](int64_t row) {
+                 return row < nodes &&
+                        !(boundary && fields().is_predicted(view.node_type[static_cast<size_t>(row)]));
+               });
+}
+
+void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
+                                       std::span<float> to, bool boundary) {
+  const auto [index, column] = known_target(name);
+  const FieldInfo& field = targets[index];
+  check_size(field, values.size(), mesh);
+  check_values(field, values, mesh, boundary);
+  const MeshView& view = data->meshes[static_cast<size_t>(mesh)].view;
+  const auto width = static_cast<size_t>(fields().outputs);
+  const auto components = static_cast<size_t>(field.components);
+  const auto offset = trained.offsets.find(field.name);
+  const bool moved = offset != trained.offsets.end();
+  for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
+    if (boundary && fields().is_predicted(view.node_type[i])) continue;
+    for (size_t c = 0; c < components; ++c) {
+      const double value = values[i * components + c];
+      to[i * width + column + c] = static_cast<float>(moved ? value - offset->second[c] : value);
+    }
+  }
+}
 
 /// Fields of the data, in f32; of those with known changes two frames.
 void MeshPredictor::Loaded::read_given(size_t mesh) {

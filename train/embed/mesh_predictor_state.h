@@ -101,6 +101,7 @@ struct MeshPredictor::Loaded {
   std::optional<std::pair<size_t, size_t>> target_at(std::string_view name) const;
   std::pair<size_t, size_t> known_target(std::string_view name) const;
   void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
+  void check_values(const FieldInfo& field, const Numbers& values, int64_t mesh, bool boundary = false) const;
   /// `to`: [nodes, outputs].
   void set_target(std::string_view name, Numbers values, int64_t mesh, std::span<float> to, bool boundary);
   void read_given(size_t mesh);

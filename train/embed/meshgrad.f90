@@ -4,7 +4,10 @@
 !!
 !! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
 !! borrowed: declare them `target`, and pass whole arrays or contiguous parts; a part with gaps is refused. The
-!! components of a field are its first extent: velocity(2, nodes). Node numbers start at 1.
+!! components of a field are its first extent: velocity(2, nodes). Node numbers start at 1. Trailing blanks of names,
+!! paths and texts do not count.
+!!
+!! A runtime, predictor or trainer is closed where its variable ends, and cannot be assigned to another variable.
 !!
 !! Without `status`, a call that fails ends the program by `error stop` with its text; with it, the program
 !! goes on, and meshgrad_error_text() has the text.
@@ -18,6 +21,8 @@ module meshgrad
   integer, parameter, public :: meshgrad_ok = 0, meshgrad_invalid_argument = 1, meshgrad_config_error = 2, &
     meshgrad_data_error = 3, meshgrad_out_of_memory = 4, meshgrad_device_error = 5, meshgrad_rank_error = 6, &
     meshgrad_internal_error = 7
+  character(160) :: text_from_here = ''  ! of the last error where it is not C's
+  !$omp threadprivate(text_from_here)
 
   !> meshgrad_array of meshgrad.h.
   type, bind(c) :: meshgrad_array
@@ -57,9 +62,26 @@ module meshgrad
       numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2
   end interface
 
-  !> Device, threads and memory. Close it last.
-  type :: meshgrad_runtime
+  !> A runtime of C, which is destroyed after all that was made from it: variables end in no order.
+  type :: shared_runtime
     type(c_ptr) :: handle = c_null_ptr
+    integer :: users = 0
+  end type
+
+  !> What C has made for one variable, which ends with it.
+  type :: owner
+    type(c_ptr) :: handle = c_null_ptr
+    procedure(c_predictor_destroy), pointer, nopass :: destroy => null()
+    type(shared_runtime), pointer :: shared => null()
+  contains
+    procedure, private :: refuse_copy
+    generic :: assignment(=) => refuse_copy
+    final :: end_owned
+  end type
+
+  !> Device, threads and memory. Closed before what was made from it, it lasts until the last of that is closed.
+  type :: meshgrad_runtime
+    type(owner), private :: own
   contains
     procedure :: open => runtime_open
     procedure :: close => runtime_close
@@ -67,7 +89,7 @@ module meshgrad
 
   !> A checkpoint that predicts.
   type :: meshgrad_predictor
-    type(c_ptr) :: handle = c_null_ptr
+    type(owner), private :: own
   contains
     procedure :: open => predictor_open
     procedure :: close => predictor_close
@@ -114,7 +136,7 @@ module meshgrad
 
   !> Trains within a running solver.
   type :: meshgrad_trainer
-    type(c_ptr) :: handle = c_null_ptr
+    type(owner), private :: own
   contains
     procedure :: open => trainer_open
     procedure :: load => trainer_load
@@ -437,13 +459,32 @@ contains
     text = text_of(c_version())
   end function
 
-  !> Of this thread's last error.
+  !> Of this thread's last error. Compiled without OpenMP, the module's own texts are of the last one on any thread.
   function meshgrad_error_text() result(text)
     character(:), allocatable :: text
-    text = text_of(c_last_error())
+    if (text_from_here /= '') then
+      text = trim(text_from_here)
+    else
+      text = text_of(c_last_error())
+    end if
   end function
 
   subroutine finish(got, status)
+    integer(c_int), intent(in) :: got
+    integer, intent(out), optional :: status
+    if (got /= meshgrad_ok) text_from_here = ''
+    call report(got, status)
+  end subroutine
+
+  !> An error that C does not know of.
+  subroutine refuse(text, status)
+    character(*), intent(in) :: text
+    integer, intent(out), optional :: status
+    text_from_here = text
+    call report(int(meshgrad_invalid_argument, c_int), status)
+  end subroutine
+
+  subroutine report(got, status)
     integer(c_int), intent(in) :: got
     integer, intent(out), optional :: status
     if (present(status)) then
@@ -454,11 +495,53 @@ contains
     end if
   end subroutine
 
+  !> As C takes it, without trailing blanks.
   pure function zero_ended(text) result(ended)
     character(*), intent(in) :: text
-    character(kind=c_char, len=len(text) + 1) :: ended
-    ended = text//c_null_char
+    character(kind=c_char, len=len_trim(text) + 1) :: ended
+    ended = trim(text)//c_null_char
   end function
+
+  impure elemental subroutine refuse_copy(to, from)
+    class(owner), intent(inout) :: to
+    class(owner), intent(in) :: from
+    if (c_associated(to%handle) .or. c_associated(from%handle)) &
+      call refuse('[assignment] needed objects that are not open, got an open one; fix: pass or point to the variable')
+  end subroutine
+
+  !> Whether it is, which is then an error of the call `from`.
+  logical function is_open(own, from, status)
+    type(owner), intent(in) :: own
+    character(*), intent(in) :: from
+    integer, intent(out), optional :: status
+    is_open = c_associated(own%handle)
+    if (is_open) call refuse('['//from//'] needed an object that is not open, got an open one; fix: close it first', status)
+  end function
+
+  !> After the handle was made on a runtime, unless that failed.
+  subroutine hold(own, destroy, shared)
+    type(owner), intent(inout) :: own
+    procedure(c_predictor_destroy) :: destroy
+    type(shared_runtime), pointer, intent(in) :: shared
+    if (.not. c_associated(own%handle)) return
+    own%destroy => destroy
+    own%shared => shared
+    shared%users = shared%users + 1
+  end subroutine
+
+  impure elemental subroutine end_owned(own)
+    type(owner), intent(inout) :: own
+    if (associated(own%destroy)) call own%destroy(own%handle)
+    if (associated(own%shared)) then
+      own%shared%users = own%shared%users - 1
+      if (own%shared%users == 0) then
+        call c_runtime_destroy(own%shared%handle)
+        deallocate (own%shared)
+      end if
+    end if
+    own%handle = c_null_ptr
+    nullify (own%destroy, own%shared)
+  end subroutine
 
   ! Extents are reversed: Fortran's first is C's last.
 
@@ -553,15 +636,19 @@ contains
 
   !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the
   !! processes that train one model together; of mpi_f08 its %mpi_val. All of them then call open and close.
-  subroutine runtime_open(self, device, threads, status, communicator)
+  !! memory_limit: bytes; 0 is none.
+  subroutine runtime_open(self, device, threads, status, communicator, memory_limit)
     class(meshgrad_runtime), intent(inout) :: self
     character(*), intent(in), optional :: device
     integer, intent(in), optional :: threads
     integer, intent(out), optional :: status
     integer, intent(in), optional :: communicator
+    integer(int64), intent(in), optional :: memory_limit
     type(c_runtime_options) :: options
-    character(kind=c_char, len=32), target :: word
+    character(kind=c_char, len=:), allocatable, target :: word
     integer(c_int), target :: handle
+    integer(c_int) :: got
+    if (is_open(self%own, 'runtime%open', status)) return
     call c_options_init(options, c_sizeof(options))
     if (present(device)) then
       word = zero_ended(device)
@@ -572,13 +659,18 @@ contains
       handle = communicator
       options%communicator = c_loc(handle)
     end if
-    call finish(c_runtime_create(options, self%handle), status)
+    if (present(memory_limit)) options%memory_limit = memory_limit
+    got = c_runtime_create(options, self%own%handle)
+    if (got == meshgrad_ok) then
+      allocate (self%own%shared)
+      self%own%shared = shared_runtime(self%own%handle, users=1)
+    end if
+    call finish(got, status)
   end subroutine
 
   subroutine runtime_close(self)
     class(meshgrad_runtime), intent(inout) :: self
-    call c_runtime_destroy(self%handle)
-    self%handle = c_null_ptr
+    call end_owned(self%own)
   end subroutine
 
   subroutine predictor_open(self, runtime, checkpoint, status)
@@ -586,13 +678,16 @@ contains
     type(meshgrad_runtime), intent(in) :: runtime
     character(*), intent(in) :: checkpoint
     integer, intent(out), optional :: status
-    call finish(c_predictor_create(runtime%handle, zero_ended(checkpoint), self%handle), status)
+    integer(c_int) :: got
+    if (is_open(self%own, 'predictor%open', status)) return
+    got = c_predictor_create(runtime%own%handle, zero_ended(checkpoint), self%own%handle)
+    call hold(self%own, c_predictor_destroy, runtime%own%shared)
+    call finish(got, status)
   end subroutine
 
   subroutine predictor_close(self)
     class(meshgrad_predictor), intent(inout) :: self
-    call c_predictor_destroy(self%handle)
-    self%handle = c_null_ptr
+    call end_owned(self%own)
   end subroutine
 
   !> Coordinates of a position: 2 or 3.
@@ -601,7 +696,7 @@ contains
     integer, intent(out), optional :: status
     integer(int32) :: dim
     dim = 0
-    call finish(c_predictor_dim(self%handle, dim), status)
+    call finish(c_predictor_dim(self%own%handle, dim), status)
   end function
 
   !> Seconds that a step covers; 0 when unknown.
@@ -610,7 +705,7 @@ contains
     integer, intent(out), optional :: status
     real(real64) :: dt
     dt = 0
-    call finish(c_predictor_dt(self%handle, dt), status)
+    call finish(c_predictor_dt(self%own%handle, dt), status)
   end function
 
   !> positions(dim, nodes); cells(nodes of a cell, cells) or edges(2, edges); node_type(nodes), 0 everywhere
@@ -622,7 +717,7 @@ contains
     type(meshgrad_array), intent(in) :: positions
     type(meshgrad_array), intent(in), optional :: cells, edges, node_type, ghost_owner, ghost_number
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
+    call finish(c_predictor_set_mesh(self%own%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
       ghost_number)), status)
   end subroutine
 
@@ -632,7 +727,7 @@ contains
     class(meshgrad_predictor), intent(in) :: self
     type(meshgrad_mesh), intent(in) :: meshes(:)
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_meshes(self%handle, meshes, size(meshes)), status)
+    call finish(c_predictor_set_meshes(self%own%handle, meshes, int(size(meshes), c_int32_t)), status)
   end subroutine
 
   !> A mesh number as C counts; the first one when absent.
@@ -659,7 +754,7 @@ contains
   subroutine predictor_positions_changed(self, status)
     class(meshgrad_predictor), intent(in) :: self
     integer, intent(out), optional :: status
-    call finish(c_predictor_positions_changed(self%handle), status)
+    call finish(c_predictor_positions_changed(self%own%handle), status)
   end subroutine
 
   subroutine predictor_set_field(self, name, values, status, mesh)
@@ -668,7 +763,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_set_field(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_set_previous_field(self, name, values, status, mesh)
@@ -677,7 +772,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_previous_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_set_previous_field(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_set_earlier_field(self, name, steps_before, values, status, mesh)
@@ -687,7 +782,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_earlier_field(self%handle, from_zero(mesh), zero_ended(name), &
+    call finish(c_predictor_set_earlier_field(self%own%handle, from_zero(mesh), zero_ended(name), &
                                               int(steps_before, c_int64_t), values), status)
   end subroutine
 
@@ -697,7 +792,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_next_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_set_next_field(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_set_boundary(self, name, values, status, mesh)
@@ -706,14 +801,14 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_boundary(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_set_boundary(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_predict(self, steps, status)
     class(meshgrad_predictor), intent(in) :: self
     integer, intent(in) :: steps
     integer, intent(out), optional :: status
-    call finish(c_predictor_predict(self%handle, int(steps, int64)), status)
+    call finish(c_predictor_predict(self%own%handle, int(steps, int64)), status)
   end subroutine
 
   !> Overwrites the array that `values` describes.
@@ -723,7 +818,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_get_field(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   !> Whether predict records its steps, for gradients of a scalar J of the predicted fields.
@@ -731,7 +826,7 @@ contains
     class(meshgrad_predictor), intent(in) :: self
     logical, intent(in) :: on
     integer, intent(out), optional :: status
-    call finish(c_predictor_record_steps(self%handle, merge(1, 0, on)), status)
+    call finish(c_predictor_record_steps(self%own%handle, merge(1_c_int32_t, 0_c_int32_t, on)), status)
   end subroutine
 
   !> `values`: dJ/d(target as it stands now).
@@ -741,13 +836,13 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_set_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_set_gradient(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_backward(self, status)
     class(meshgrad_predictor), intent(in) :: self
     integer, intent(out), optional :: status
-    call finish(c_predictor_backward(self%handle), status)
+    call finish(c_predictor_backward(self%own%handle), status)
   end subroutine
 
   !> Overwrites the array that `values` describes: dJ/d(field).
@@ -757,7 +852,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_get_gradient(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_get_previous_gradient(self, name, values, status, mesh)
@@ -766,7 +861,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_previous_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+    call finish(c_predictor_get_previous_gradient(self%own%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   !> Of a target so many steps before (set_earlier_field).
@@ -777,7 +872,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_earlier_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+    call finish(c_predictor_get_earlier_gradient(self%own%handle, from_zero(mesh), zero_ended(name), &
                                              int(steps_before, c_int64_t), values), status)
   end subroutine
 
@@ -789,7 +884,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_next_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+    call finish(c_predictor_get_next_gradient(self%own%handle, from_zero(mesh), zero_ended(name), &
                                              int(step - 1, c_int64_t), values), status)
   end subroutine
 
@@ -802,7 +897,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_boundary_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+    call finish(c_predictor_get_boundary_gradient(self%own%handle, from_zero(mesh), zero_ended(name), &
                                              int(step - 1, c_int64_t), values), status)
   end subroutine
 
@@ -812,7 +907,7 @@ contains
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
-    call finish(c_predictor_get_position_gradient(self%handle, from_zero(mesh), values), status)
+    call finish(c_predictor_get_position_gradient(self%own%handle, from_zero(mesh), values), status)
   end subroutine
 
   !> `config` is TOML text (docs/config.md). Field i is names(i), of components(i) on each node, or where
@@ -831,11 +926,28 @@ contains
     type(c_field), target :: fields(size(names))
     character(kind=c_char, len=len(names) + 1), target :: ended(size(names))
     character(kind=c_char, len=len(config) + 1), target :: text
-    integer :: i
+    integer :: i, given
+    integer(c_int) :: got
+    character(10) :: wrong
+    character(160) :: error
+    if (is_open(self%own, 'trainer%open', status)) return
     call c_trainer_options_init(options, c_sizeof(options))
+    wrong = merge('components', '          ', size(components) /= size(names))
+    given = size(components)
+    if (present(on_graph) .and. wrong == '') then
+      given = size(on_graph)
+      if (given /= size(names)) wrong = 'on_graph'
+    end if
+    if (wrong /= '') then
+      got = c_trainer_create(runtime%own%handle, options, self%own%handle)  ! without `config`: refused on all processes
+      write (error, '(3a, i0, a, i0, a)') '[trainer%open: ', trim(wrong), '] needed ', size(names), ' values, got ', given, &
+        '; fix: give one for each of names'
+      call refuse(trim(error), status)
+      return
+    end if
     text = zero_ended(config)
     do i = 1, size(names)
-      ended(i) = zero_ended(trim(names(i)))
+      ended(i) = zero_ended(names(i))
       fields(i) = c_field(c_loc(ended(i)), components(i), 0, c_null_ptr)
       if (present(on_graph)) fields(i)%on_graph = merge(1, 0, on_graph(i))
     end do
@@ -848,7 +960,9 @@ contains
     if (present(capacity)) options%capacity = capacity
     if (present(held_out_every)) options%held_out_every = held_out_every
     if (present(held_out)) options%held_out = held_out
-    call finish(c_trainer_create(runtime%handle, options, self%handle), status)
+    got = c_trainer_create(runtime%own%handle, options, self%own%handle)
+    call hold(self%own, c_trainer_destroy, runtime%own%shared)
+    call finish(got, status)
   end subroutine
 
   !> Goes on where save was called.
@@ -857,13 +971,16 @@ contains
     type(meshgrad_runtime), intent(in) :: runtime
     character(*), intent(in) :: path
     integer, intent(out), optional :: status
-    call finish(c_trainer_load(runtime%handle, zero_ended(path), self%handle), status)
+    integer(c_int) :: got
+    if (is_open(self%own, 'trainer%load', status)) return
+    got = c_trainer_load(runtime%own%handle, zero_ended(path), self%own%handle)
+    call hold(self%own, c_trainer_destroy, runtime%own%shared)
+    call finish(got, status)
   end subroutine
 
   subroutine trainer_close(self)
     class(meshgrad_trainer), intent(inout) :: self
-    call c_trainer_destroy(self%handle)
-    self%handle = c_null_ptr
+    call end_owned(self%own)
   end subroutine
 
   !> As predictor%set_mesh; the mesh is copied.
@@ -872,7 +989,7 @@ contains
     type(meshgrad_array), intent(in) :: positions
     type(meshgrad_array), intent(in), optional :: cells, edges, node_type, ghost_owner, ghost_number
     integer, intent(out), optional :: status
-    call finish(c_trainer_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
+    call finish(c_trainer_set_mesh(self%own%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
       ghost_number)), status)
   end subroutine
 
@@ -882,21 +999,21 @@ contains
     character(*), intent(in) :: name
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
-    call finish(c_trainer_set_field(self%handle, zero_ended(name), values), status)
+    call finish(c_trainer_set_field(self%own%handle, zero_ended(name), values), status)
   end subroutine
 
   !> Ends the frame.
   subroutine trainer_append(self, status)
     class(meshgrad_trainer), intent(in) :: self
     integer, intent(out), optional :: status
-    call finish(c_trainer_append(self%handle), status)
+    call finish(c_trainer_append(self%own%handle), status)
   end subroutine
 
   !> The frames from now on do not continue those before.
   subroutine trainer_restart_trajectory(self, status)
     class(meshgrad_trainer), intent(in) :: self
     integer, intent(out), optional :: status
-    call finish(c_trainer_restart(self%handle), status)
+    call finish(c_trainer_restart(self%own%handle), status)
   end subroutine
 
   !> Up to `steps` steps; fewer where the next would not end within `seconds`.
@@ -913,7 +1030,7 @@ contains
     c_loss = 0
     c_seconds = -1
     if (present(seconds)) c_seconds = max(seconds, 0.0_real64)
-    call finish(c_trainer_train(self%handle, int(steps, int64), c_seconds, c_taken, c_loss), status)
+    call finish(c_trainer_train(self%own%handle, int(steps, int64), c_seconds, c_taken, c_loss), status)
     if (present(taken)) taken = int(c_taken)
     if (present(loss)) loss = c_loss
   end subroutine
@@ -924,7 +1041,7 @@ contains
     integer, intent(out), optional :: status
     real(real64) :: loss
     loss = 0
-    call finish(c_trainer_held_out_loss(self%handle, loss), status)
+    call finish(c_trainer_held_out_loss(self%own%handle, loss), status)
   end function
 
   !> Steps taken, samples kept for training, samples so far.
@@ -935,7 +1052,7 @@ contains
     steps = 0
     samples = 0
     seen = 0
-    call finish(c_trainer_counts(self%handle, steps, samples, seen), status)
+    call finish(c_trainer_counts(self%own%handle, steps, samples, seen), status)
   end subroutine
 
   !> Everything in one file, which predictor%open reads, too.
@@ -943,7 +1060,7 @@ contains
     class(meshgrad_trainer), intent(in) :: self
     character(*), intent(in) :: path
     integer, intent(out), optional :: status
-    call finish(c_trainer_save(self%handle, zero_ended(path)), status)
+    call finish(c_trainer_save(self%own%handle, zero_ended(path)), status)
   end subroutine
 
 end module

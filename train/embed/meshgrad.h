@@ -120,7 +120,8 @@ typedef struct meshgrad_runtime_options {
   void (*log)(void* log_context, int32_t is_warning, const char* text);
   void* log_context;
   /* The MPI communicator of the processes that train one model together, as MPI_Comm_c2f gives it (in Fortran
-   * the communicator itself). It is duplicated. NULL: this process is alone. */
+   * the communicator itself), of the MPI that meshgrad is built with. It is duplicated. NULL: this process is
+   * alone; MPI_COMM_NULL is refused. */
   const int* communicator;
 } meshgrad_runtime_options;
 
@@ -304,8 +305,8 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
 int meshgrad_trainer_append(meshgrad_trainer* trainer);
 /* The frames from now on do not continue those before. */
 int meshgrad_trainer_restart_trajectory(meshgrad_trainer* trainer);
-/* Takes up to `steps` steps, fewer where the next would not end within `seconds` (below 0: no limit).
- * `taken`, `loss` (of the last step) may be NULL. */
+/* Takes up to `steps` steps (at least 0), fewer where the next would not end within `seconds` (below 0: no
+ * limit). `taken`, `loss` (of the last step) may be NULL. */
 int meshgrad_trainer_train(meshgrad_trainer* trainer, int64_t steps, double seconds, int64_t* taken,
                            double* loss);
 /* Mean squared error of normalised targets over the held-out samples; NaN without any. */

@@ -62,6 +62,10 @@ Dataset empty_dataset(const OnlineOptions& options, const Config& config) {
 }
 
 OnlineOptions with_used_fields(OnlineOptions options, const Config& config) {
+  if (!std::isfinite(options.dt) || options.dt < 0) {
+    throw invalid_argument("OnlineOptions: dt", "seconds between frames, or 0", fmt::format("{}", options.dt),
+                           "0 where they are unknown");
+  }
   for (FieldInfo& field : options.fields) {
     field.dynamic = true;
     field.dtype = DType::f32;

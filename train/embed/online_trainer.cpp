@@ -450,6 +450,9 @@ void OnlineTrainer::append() {
 OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   using Clock = std::chrono::steady_clock;
   State& s = state();
+  if (steps < 0 || std::isnan(seconds))
+    throw invalid_argument("OnlineTrainer: train", "steps of at least 0, in a number of seconds",
+                           fmt::format("{} steps in {} seconds", steps, seconds));
   const Clock::time_point begin = Clock::now();
   const auto since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();

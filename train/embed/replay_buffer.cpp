@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -93,6 +92,7 @@ const GivenPart* ReplayBuffer::part() const {
 
 void ReplayBuffer::set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers) {
   const auto dim = static_cast<size_t>(options_.dim);
+  check_finite("OnlineTrainer: mesh: positions", mesh.positions, options_.dim, "give each node its place");
   Mesh own;
   own.positions.resize(mesh.positions.size());
   const std::vector<double> origin = far_origin(mesh.positions, options_.dim);
@@ -191,16 +191,10 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
                            fmt::format("{} numbers", size_of_field(index, mesh_)),
                            fmt::format("{}", values.size()), "give all components of all its rows");
   }
+  check_finite(fmt::format("OnlineTrainer: field {}", name), values, options_.fields[index].components,
+               "leave the frame out, and call restart_trajectory");
   std::vector<float> rounded(values.size());
   round_to(rounded, values, {});
-  const auto bad = std::ranges::find_if(rounded, [](float value) { return !std::isfinite(value); });
-  if (bad != rounded.end()) {
-    const std::ptrdiff_t at = bad - rounded.begin();
-    throw data_error(
-        fmt::format("OnlineTrainer: field {}, row {}", name, at / options_.fields[index].components),
-        "finite numbers", fmt::format("{}", values[static_cast<size_t>(at)]),
-        "leave the frame out, and call restart_trajectory");
-  }
   current_[index] = std::move(rounded);
 }
 

@@ -16,7 +16,7 @@ program parts
   real(real64), allocatable :: c(:), whole_c(:)
   integer, allocatable :: nodes(:)
   character(32) :: file
-  integer :: rank, ranks, ierror, i
+  integer :: rank, ranks, ierror, status, i
 
   call MPI_Init(ierror)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierror)
@@ -25,8 +25,11 @@ program parts
   nodes = [(i, i=1 + strip*rank, strip*(rank + 1))]
   if (rank < ranks - 1) nodes = [nodes, (i, i=strip*(rank + 1) + 1, strip*(rank + 1) + height)]
   if (rank > 0) nodes = [nodes, (i, i=strip*rank - height + 1, strip*rank)]
+  call alone%open(communicator=MPI_COMM_NULL, status=status)
+  if (status == 0) error stop 'a process without a communicator has opened a runtime'
   call alone%open(threads=1)
   call together%open(threads=1, communicator=MPI_COMM_WORLD)
+  call refuse_trainer_on_all()
   call train_and_predict(alone, [(i, i=1, strip*ranks)], strip*ranks, whole_losses, whole_c)
   call train_and_predict(together, nodes, strip, losses, c)
   of_losses = maxval(abs(losses/whole_losses - 1))
@@ -38,6 +41,15 @@ program parts
   call MPI_Finalize(ierror)
 
 contains
+
+  !> Only the first process' call is wrong.
+  subroutine refuse_trainer_on_all()
+    type(meshgrad_trainer) :: trainer
+    integer :: status
+    call trainer%open(together, config, dim=2, names=['c'], components=[(1, i=1, merge(2, 1, rank == 0))], status=status)
+    if (status == meshgrad_ok) error stop 'a trainer that one process cannot make was accepted'
+    print '(a, i0, 2a)', 'process ', rank, ': ', meshgrad_error_text()
+  end subroutine
 
   !> On these nodes of the grid, of which the first `owned` are the process' own.
   subroutine train_and_predict(runtime, nodes, owned, losses, c)

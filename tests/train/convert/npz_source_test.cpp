@@ -96,6 +96,12 @@ TEST_CASE("a bad NPZ file names file and array") {
   CHECK(contains(message_of([&] { parse_archive(file); }),
                  "[a.npz] needed an array \"mesh_pos\", got cells, node_type, u"));
   CHECK(contains(message_of([] { parse_archive("PK no zip"); }), "[a.npz] needed an NPZ file"));
+  NpzArrays twice = square();
+  twice["w"] = twice["u"];
+  std::string two_members = write_npz(scratch.path / "a.npz", twice, false);
+  for (size_t at = 0; (at = two_members.find("w.npy", at)) != std::string::npos;) two_members[at] = 'u';
+  CHECK(contains(message_of([&] { parse_archive(two_members); }),
+                 "[a.npz: array u] needed one array of a name, got two members u.npy"));
 }
 
 TEST_CASE("a damaged NPZ file is refused or read, never read past") {

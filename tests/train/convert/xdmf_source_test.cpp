@@ -153,9 +153,12 @@ TEST_CASE("times stand in the frames, in a list, or are counted") {
             .frames[1]
             .time == 1.25);
   CHECK_FALSE(parsed(file(series(frames))).frames[1].time);
-  CHECK_FALSE(parsed(file(series("<Time TimeType=\"List\">" + item("2", "3 nan") + "</Time>" + frames)))
-                  .frames[0]
-                  .time);
+  for (const char* times : {"3 nan", "3", "3 x"}) {
+    CAPTURE(times);
+    const std::string list = "<Time TimeType=\"List\">" + item("2", times) + "</Time>";
+    CHECK(contains(message_of([&] { parsed(file(series(list + frames))); }),
+                   "needed a finite time for each of 2 grids"));
+  }
   // ParaView and others wrap a frame, and give the time to the outer grid.
   CHECK(parsed(file(series("<Grid GridType=\"Collection\" CollectionType=\"Spatial\"><Time Value=\"4.5\"/>" +
                            grid(mesh() + attribute("u", "1 2 3 4")) + "</Grid>")))
@@ -232,6 +235,21 @@ TEST_CASE("binary numbers are read in either byte order") {
   CHECK(std::get<std::vector<float>>(grid.point_arrays.at(0).values) == std::vector<float>{1, 2, 3, 4});
   std::ofstream(scratch.path / "u.bin", std::ios::binary) << bytes.substr(0, 17);
   CHECK(contains(message_of([&] { reader.read(parsed(text).frames.at(0)); }), "needed 4 numbers"));
+  std::ofstream(scratch.path / "u.bin", std::ios::binary) << bytes;
+  for (const std::string& inside : {std::string("./u.bin"), (scratch.path / "u.bin").string(),
+                                    "../" + scratch.path.filename().string() + "/u.bin"}) {
+    CAPTURE(inside);
+    std::string named = text;
+    named.replace(named.find("u.bin"), 5, inside);
+    CHECK_NOTHROW(reader.read(parsed(named).frames.at(0)));
+  }
+  for (const char* outside : {"../u.bin", "in/../../u.bin", "/etc/passwd"}) {
+    CAPTURE(outside);
+    std::string named = text;
+    named.replace(named.find("u.bin"), 5, outside);
+    CHECK(contains(message_of([&] { reader.read(parsed(named).frames.at(0)); }),
+                   "needed a file in the folder of the .xdmf"));
+  }
 }
 
 TEST_CASE("polygons pass through the child process") {

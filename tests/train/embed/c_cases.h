@@ -27,6 +27,8 @@ namespace meshgrad::test::c_interface {
 
 using At = std::source_location;
 
+inline constexpr int kInvalid = MESHGRAD_INVALID_ARGUMENT;
+
 [[noreturn]] inline void fail(const std::string& text, const At& at) {
   const std::string file = std::filesystem::path(at.file_name()).filename();
   throw std::runtime_error(fmt::format("{}:{}: {}", file, at.line(), text));
@@ -273,5 +275,9 @@ struct Case {
   void (*run)(Host&);
 };
 std::span<const Case> cases();
+/// Of these, in a file of their own:
+void refuse_fields(Host& c);
+void refuse_calls(Host& c);
+void refuse_options(Host& c);
 
 }  // namespace meshgrad::test::c_interface

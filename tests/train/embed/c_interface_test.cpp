@@ -4,6 +4,7 @@
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/gpu.h>
 
+#include <cfenv>
 #include <chrono>
 #include <cstdlib>
 
@@ -27,6 +28,37 @@ void run_cases(const Place& place) {
     }
   }
 }
+
+#ifdef __GLIBC__
+TEST_CASE("C interface: under traps of floating-point errors") {
+  constexpr int kTrapped = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;  // as of gfortran -ffpe-trap
+  flow_checkpoint();
+  REQUIRE(feenableexcept(kTrapped) == 0);
+  const Endings endings = run_hosts({}, [](Host& c) {
+    const Handle<meshgrad_trainer> trainer = c.trainer();
+    const HostMesh mesh = c.mesh();
+    c.call(meshgrad_trainer_set_mesh, trainer, &mesh.mesh).ok();
+    for (int frame = 0; frame < 5; ++frame) append_frame(c, trainer, c.velocity(frame), c.load());
+    double loss = 0;
+    c.call(meshgrad_trainer_train, trainer, 3, -1.0, nullptr, &loss).ok();
+    c.call(meshgrad_trainer_held_out_loss, trainer, &loss).ok();
+    const std::string file = c.file("trapped.safetensors");
+    c.call(meshgrad_trainer_save, trainer, file.c_str()).ok();
+    meshgrad_trainer* loaded = nullptr;
+    c.call(meshgrad_trainer_load, c.runtime, file.c_str(), &loaded).ok();
+    const Handle<meshgrad_trainer> ended(loaded);
+    const Handle<meshgrad_predictor> predictor = c.predictor(file);
+    const HostValues<float> velocity = c.velocity(0), load = c.load();
+    c.call(meshgrad_predictor_set_mesh, predictor, &mesh.mesh).ok();
+    c.call(meshgrad_predictor_set_field, predictor, 0, "velocity", &velocity.array).ok();
+    c.call(meshgrad_predictor_set_field, predictor, 0, "load", &load.array).ok();
+    c.call(meshgrad_predictor_predict, predictor, 2).ok();
+  });
+  fedisableexcept(kTrapped);
+  std::feclearexcept(FE_ALL_EXCEPT);
+  CHECK(endings == Endings(1));
+}
+#endif
 
 TEST_CASE("C interface: on the CPU") { run_cases({}); }
 TEST_CASE("C interface: each call from another thread") { run_cases({.handed_on = true}); }

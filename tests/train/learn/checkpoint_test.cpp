@@ -162,6 +162,10 @@ TEST_CASE("numbers that no run could have written are refused") {
       CHECK(test::contains(error.what(), "last.safetensors"));
     }
   }
+  write_text(path, good);
+  change_metadata(path, {{"non_finite_losses", "1"}});  // but no step that was skipped for it
+  CHECK(test::contains(test::message_of([&] { test::train_here(f.config, true); }),
+                       "last_skipped_step] needed"));
 }
 
 TEST_CASE("a damaged last checkpoint names the newest intact one") {

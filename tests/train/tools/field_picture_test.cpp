@@ -145,6 +145,8 @@ TEST_CASE("base64 and escaping") {
   CHECK(encoded("fo") == "Zm8=");
   CHECK(encoded("foobar") == "Zm9vYmFy");
   CHECK(encoded("\xff\xfe\xfb") == "//77");
+  CHECK(escape_markup("m\x1b[2J\a\xC2\x9Bs") == "m\\x1b[2J\\x07\\x9bs");
+  CHECK(escape_markup("\u00e9\u00c2 \u2192\n\t") == "\u00e9\u00c2 \u2192\n\t");  // text of any language stays
   CHECK(escape_markup("<a href=\"x\">&amp;</a>") == "&lt;a href=&quot;x&quot;&gt;&amp;amp;&lt;/a&gt;");
 }
 

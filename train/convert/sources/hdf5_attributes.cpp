@@ -70,7 +70,9 @@ Hdf5Packing hdf5_packing(hid_t dataset, const std::string& where) {
   const auto number_of = [&](const char* attribute) {
     const auto number = hdf5_number(dataset, attribute);
     if (!number && H5Aexists(dataset, attribute) > 0) {
-      throw data_error(where, fmt::format("one number as the attribute {}", attribute), "several, or a text",
+      const std::vector<std::string> words = hdf5_names(dataset, attribute);
+      throw data_error(where, fmt::format("one number as the attribute {}", attribute),
+                       words.empty() ? "an array" : fmt::format("the text \"{}\"", words.front()),
                        "save the numbers themselves, and nan where one is missing");
     }
     return number;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -110,6 +111,7 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
   check_sizes(archive.get(), bytes.size(), name);
   const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
   std::vector<NamedArray> entries;
+  std::set<std::string> names;
   for (zip_int64_t i = 0; i < count; ++i) {
     zip_stat_t status;
     zip_stat_init(&status);
@@ -122,6 +124,8 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
     if (!entry.name.ends_with(".npy")) continue;
     entry.name.resize(entry.name.size() - 4);
     const std::string where = fmt::format("{}: array {}", name, entry.name);
+    if (!names.insert(entry.name).second)
+      throw data_error(where, "one array of a name", "two members " + entry.name + ".npy", "save it again");
     entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, bytes.size(), where);
     entry.numbers = !holds_no_numbers(entry.bytes);
     if (entry.numbers) entry.array = parse_npy(entry.bytes, where);

@@ -233,7 +233,8 @@ class Document {
       return data_error(where(parent), "one DataItem with numbers", got,
                         "save plain arrays; FEniCS: XDMFFile.write, not write_checkpoint");
     };
-    if (std::distance(items.begin(), items.end()) != 1) throw refuse(item ? "several" : "none");
+    if (const auto count = std::distance(items.begin(), items.end()); count != 1)
+      throw refuse(item ? fmt::format("{}", count) : "none");
     const std::string kind = lower(attribute_of(item, {"ItemType"}));
     if (!kind.empty() && kind != "uniform") throw refuse(fmt::format("ItemType {}", kind));
     if (item.attribute("Reference")) throw refuse("a Reference");
@@ -323,12 +324,19 @@ class Document {
     const xml_node time = collection.child("Time");
     const std::string kind = lower(attribute_of(time, {"TimeType", "Type"}));
     const std::string_view text = time.child("DataItem").text().as_string();
-    std::vector<double> times;
-    if (kind == "list") times = doubles_of(text, count).value_or(std::vector<double>());
-    if (const auto range = kind == "hyperslab" ? doubles_of(text, 2) : std::nullopt)
-      for (size_t i = 0; i < count; ++i) times.push_back((*range)[0] + static_cast<double>(i) * (*range)[1]);
-    const bool finite = std::all_of(times.begin(), times.end(), [](double t) { return std::isfinite(t); });
-    return finite ? times : std::vector<double>();
+    if (kind != "list" && kind != "hyperslab") return {};
+    std::optional<std::vector<double>> times = doubles_of(text, kind == "list" ? count : 2);
+    if (times && kind == "hyperslab") {
+      const double first = (*times)[0], distance = (*times)[1];
+      times->clear();
+      for (size_t i = 0; i < count; ++i) times->push_back(first + static_cast<double>(i) * distance);
+    }
+    if (!times || !std::ranges::all_of(*times, [](double t) { return std::isfinite(t); })) {
+      throw data_error(where(collection), fmt::format("a finite time for each of {} grids", count),
+                       fmt::format("{} \"{}\"", kind, text.substr(0, 80)),
+                       "correct the times, or leave the element Time out");
+    }
+    return *times;
   }
 
   void add_series(const xml_node& collection) {

@@ -85,6 +85,17 @@ VtkArray points_in_space(VtkValues values, int dim) {
   return points;
 }
 
+/// Whether `file` is in the folder of `document` or below it, by its name or where links lead.
+bool is_beside(const fs::path& file, const fs::path& document) {
+  const auto is_below = [](const fs::path& file, const fs::path& folder) {
+    const fs::path rest = file.lexically_relative(folder);
+    return !rest.empty() && *rest.begin() != "..";
+  };
+  const auto named = [](const fs::path& path) { return fs::absolute(path).lexically_normal(); };
+  return is_below(named(file), named(document).parent_path()) ||
+         is_below(fs::weakly_canonical(file), fs::weakly_canonical(document).parent_path());
+}
+
 }  // namespace
 
 fs::path file_of(const XdmfItem& item, const fs::path& folder) {
@@ -104,6 +115,10 @@ VtkValues XdmfGridReader::numbers(const XdmfItem& item, const std::string& array
                       "write the file again, or copy it and the files beside it again");
   };
   const fs::path file = file_of(item, path_.parent_path());
+  if (!file.empty() && !is_beside(file, path_)) {
+    throw data_error(where, "a file in the folder of the .xdmf", file.lexically_normal().string(),
+                     "move it there, or make a link to it there and name that");
+  }
   if (item.format == XdmfItem::Format::hdf5) {
     const size_t colon = item.text.rfind(':');
     if (colon == std::string::npos) {

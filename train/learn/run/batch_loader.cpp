@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/threads/blocked_signals.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
@@ -288,7 +289,9 @@ void BatchLoader::prefetch_behind(int64_t number, Normalizers& normalizers, cons
       prefetched_.push_back(std::move(batch));
     }
     changed_.notify_all();
-    if (!worker_.joinable()) worker_ = std::thread([this, &normalizers] { work(normalizers); });
+    if (worker_.joinable()) continue;
+    const BlockedSignals blocked;
+    worker_ = std::thread([this, &normalizers] { work(normalizers); });
   }
 }
 

@@ -15,6 +15,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+void check_statistics(const std::string& where, double count, std::span<const double> mean,
+                      std::span<const double> squares, std::string_view fix) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
+  if (sum_of_squares(count) && std::ranges::all_of(mean, finite) &&
+      std::ranges::all_of(squares, sum_of_squares))
+    return;
+  throw data_error(where, "finite statistics", "nan, infinity or a negative sum of squares", fix);
+}
+
 /// Tensors to write, with the memory they borrow.
 class Contents {
  public:
@@ -46,6 +56,9 @@ class Contents {
   }
 
   void add_normalizer(const std::string& name, const Normalizer& normalizer) {
+    check_statistics("normalizer." + name, normalizer.count(), normalizer.means(),
+                     normalizer.squared_deviations(),
+                     "look for bad values in the data; the last save is kept");
     add_values("normalizer." + name + ".count", {normalizer.count()});
     add_values("normalizer." + name + ".mean", normalizer.means());
     add_values("normalizer." + name + ".squared_deviation", normalizer.squared_deviations());
@@ -104,14 +117,8 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
                      fmt::format("{}", mean.size()),
                      "use the data and the configuration the checkpoint was trained with");
   }
-  const auto finite = [](double value) { return std::isfinite(value); };
-  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
-  if (!sum_of_squares(count[0]) || !std::ranges::all_of(mean, finite) ||
-      !std::ranges::all_of(squares, sum_of_squares)) {
-    throw data_error(view.file + ": " + prefix, "finite statistics",
-                     "nan, infinity or a negative sum of squares",
-                     "use another checkpoint of the run (--checkpoint FILE)");
-  }
+  check_statistics(view.file + ": " + prefix, count[0], mean, squares,
+                   "use another checkpoint of the run (--checkpoint FILE)");
   normalizer.restore(count[0], mean, squares);
 }
 

@@ -101,7 +101,10 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
   numbers.whole("skipped_steps", o.skipped, 0, s.step - o.steps);
   numbers.whole("consecutive_skips", o.consecutive_skips, 0, o.skipped);
   numbers.whole("non_finite_losses", o.non_finite_losses, 0, (s.step + 1) * config.train.accumulate);
-  numbers.whole("last_skipped_step", o.last_skipped_step, -1, s.step);
+  numbers.real("window_loss", o.window_loss, any, "");
+  // A loss that is not finite belongs to the open window or to a step that was skipped, which is recomputed.
+  const bool skipped = o.skipped > 0 || (o.non_finite_losses > 0 && std::isfinite(o.window_loss));
+  numbers.whole("last_skipped_step", o.last_skipped_step, skipped ? 0 : -1, s.step);
   numbers.whole("loss_count", o.loss_count, 0, s.step);
   numbers.real("last_valid_loss", s.last_valid_loss, any, "");
   const bool validated = s.best_step >= 0;
@@ -109,7 +112,6 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
       "best_valid_loss", s.best_valid_loss,
       [&](double loss) { return validated ? std::isfinite(loss) : loss == HUGE_VAL; },
       validated ? "a finite loss" : "inf before the first validation");
-  numbers.real("window_loss", o.window_loss, any, "");
   numbers.real("loss_sum", o.loss_sum, finite, "a finite sum");
   numbers.real("last_loss", o.last_loss, any, "");
   if (numbers.has("penalty_sum", config.loss.change_penalty > 0)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/program/markup.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace meshgrad {
 
 std::string escape_markup(std::string_view text) {
   std::string safe;
-  for (const char c : text) {
+  for (const char c : printable(text)) {
     if (c == '&') {
       safe += "&amp;";
     } else if (c == '<') {

@@ -9,7 +9,7 @@
 
 namespace meshgrad {
 
-/// `text` with &, <, > and " escaped, for the content and for quoted attributes of XML and HTML.
+/// `text`, printable, with &, <, > and " escaped, for the content and for quoted attributes of XML and HTML.
 std::string escape_markup(std::string_view text);
 
 /// RFC 4648, with padding.

@@ -15,7 +15,8 @@
 
 namespace meshgrad::cli {
 
-void print_result(std::string_view text) {
+void print_result(std::string_view result) {
+  const std::string text = printable(result);
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (written && std::fflush(stdout) == 0) return;
   if (errno == EPIPE) {  // as in `meshgrad info | head -1`: ends as if the signal were not ignored
@@ -38,14 +39,13 @@ size_t text_width() {
 
 void print_text(std::string_view text) { print_result(fitted(text, text_width())); }
 
-void print_error(std::string_view text, bool color) {
+void print_error(std::string_view error, bool color) {
+  const std::string text = printable(error);
   const char* word = color ? "\033[1;31merror:\033[0m" : "error:";
-  std::fprintf(stderr, "meshgrad: %s %.*s\n", word, static_cast<int>(text.size()), text.data());
+  std::fprintf(stderr, "meshgrad: %s %s\n", word, text.c_str());
 }
 
-void print_note(std::string_view text) {
-  std::fprintf(stderr, "meshgrad: %.*s\n", static_cast<int>(text.size()), text.data());
-}
+void print_note(std::string_view text) { std::fprintf(stderr, "meshgrad: %s\n", printable(text).c_str()); }
 
 std::string log_line(LogLevel level, std::string_view text) {
   return (level == LogLevel::warning ? "warning: " : "") + std::string(text);

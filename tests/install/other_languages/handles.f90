@@ -1,0 +1,130 @@
+! SPDX-License-Identifier: Apache-2.0
+!> Variables of the module: padded texts, wrong calls, and what ends with a procedure. With any argument it assigns an
+!! open runtime, and has to fail.
+program handles
+  use, intrinsic :: iso_fortran_env, only: int64, real64
+  use meshgrad
+  implicit none
+  integer, parameter :: nodes = 4
+  character, parameter :: newline = new_line('a')
+  character(*), parameter :: config = 'data.inputs = ["u"]'//newline//'data.targets = ["u"]'//newline// &
+    'model.width = 16'//newline//'model.blocks = 1'//newline//'train.noise = 1e-3'//newline//'   '
+  real(real64), target :: xy(2, nodes) = reshape(real([0, 0, 1, 0, 1, 1, 0, 1], real64), [2, nodes]), u(nodes)
+  integer, target :: triangles(3, 2) = reshape([1, 2, 3, 1, 3, 4], [3, 2])
+  character(64) :: device = 'cpu', file = 'handles.safetensors'
+  character(8) :: name = 'u'
+  type :: solver  ! a copy of it copies the runtime
+    integer :: step = 0
+    type(meshgrad_runtime) :: runtimes(2)
+  end type
+  type(solver) :: one, other
+  integer :: status
+
+  other = one  ! none is open
+  if (command_argument_count() > 0) then
+    call one%runtimes(2)%open(threads=1)
+    other = one
+    stop  ! and the test fails
+  end if
+  call train(one%runtimes(1))
+  call predict_as_procedures_end()
+  call close_runtime_first()
+  call one%runtimes(1)%close()
+  print '(a)', 'variables close what they hold'
+
+contains
+
+  !> Whether the last call failed with this text.
+  subroutine expect(text)
+    character(*), intent(in) :: text
+    character(:), allocatable :: got
+    got = meshgrad_error_text()
+    if (status == meshgrad_ok .or. index(got, text) == 0) then
+      print '(4a)', 'expected: ', text, ', got: ', got
+      error stop 'a wrong call was accepted, or refused for another reason'
+    end if
+  end subroutine
+
+  subroutine train(runtime)
+    type(meshgrad_runtime), intent(inout) :: runtime
+    type(meshgrad_trainer) :: trainer
+    integer :: t
+    call runtime%open(device=repeat('x', 64), status=status)
+    call expect(repeat('x', 64)//'"')
+    call runtime%open(device=device, threads=1, memory_limit=1000_int64)
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1], status=status)
+    if (status == meshgrad_ok) call make_frames(trainer)
+    if (status /= meshgrad_out_of_memory) error stop 'more memory was taken than memory_limit'
+    call trainer%close()
+    call runtime%open(threads=1, status=status)
+    call expect('[runtime%open] needed an object that is not open')
+    call runtime%close()
+    call runtime%open(device=device, threads=1, memory_limit=2_int64**30)
+    call trainer%open(runtime, config, dim=2, names=['u', 'v'], components=[1], status=status)
+    call expect('components] needed 2 values, got 1;')
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1], on_graph=[.false., .true.], status=status)
+    call expect('on_graph] needed 1 values, got 2;')
+    call trainer%open(runtime, config//'wrong = 1', dim=2, names=[name], components=[1], status=status)
+    call expect('wrong')
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1])
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1], status=status)
+    call expect('[trainer%open] needed an object that is not open')
+    call trainer%load(runtime, file, status)
+    call expect('[trainer%load] needed an object that is not open')
+    do t = 1, 2
+      call make_frames(trainer)
+      if (status /= meshgrad_ok) error stop 'a frame was refused'
+      if (t == 2) exit
+      call trainer%save(file)
+      call trainer%close()
+      call trainer%load(runtime, file)
+    end do
+    open (newunit=t, file='handles.safetensors', status='old', action='read')  ! and not with blanks in its name
+    close (t)
+  end subroutine
+
+  subroutine make_frames(trainer)
+    type(meshgrad_trainer), intent(in) :: trainer
+    integer :: t
+    call trainer%set_mesh(numbers(xy), cells=numbers(triangles), status=status)
+    do t = 1, 4
+      u = [1, 2, 3, 4]*0.9_real64**t
+      if (status == meshgrad_ok) call trainer%set_field(name, numbers(u), status)
+      if (status == meshgrad_ok) call trainer%append(status)
+    end do
+    if (status == meshgrad_ok) call trainer%train(1, status=status)
+  end subroutine
+
+  !> The runtime, which is declared first, and two predictors end with the procedure.
+  subroutine predict_as_procedures_end()
+    type(meshgrad_runtime) :: runtime
+    type(meshgrad_predictor) :: predictors(2)
+    integer :: i
+    call runtime%open(threads=1)
+    do i = 1, 2
+      call predict(predictors(i), runtime)
+    end do
+    call predictors(2)%open(runtime, file, status)
+    call expect('[predictor%open] needed an object that is not open')
+  end subroutine
+
+  subroutine close_runtime_first()
+    type(meshgrad_runtime) :: runtime
+    type(meshgrad_predictor), allocatable :: predictor
+    call runtime%open(threads=1)
+    allocate (predictor)
+    call predict(predictor, runtime)
+    call runtime%close()
+    call predictor%predict(1)
+    call runtime%open(threads=1)
+  end subroutine
+
+  subroutine predict(predictor, runtime)
+    type(meshgrad_predictor), intent(inout) :: predictor
+    type(meshgrad_runtime), intent(in) :: runtime
+    call predictor%open(runtime, file)
+    call predictor%set_mesh(numbers(xy), cells=numbers(triangles))
+    call predictor%set_field(name, numbers(u))
+    call predictor%predict(1)
+  end subroutine
+end program
