@@ -62,9 +62,13 @@ install(TARGETS ${programs})
 # The same paths in the build tree: those that CMake would replace at installation end with an empty one, by which the
 # loader takes libraries from the current folder.
 file(RELATIVE_PATH from_programs /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+if(NOT DEFINED CMAKE_INSTALL_RPATH_USE_LINK_PATH)
+  set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
 set_target_properties(${programs} meshgrad meshgrad_convert PROPERTIES BUILD_WITH_INSTALL_RPATH ON
-  INSTALL_RPATH_USE_LINK_PATH ON INSTALL_RPATH "$ORIGIN")
-set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_programs};$ORIGIN")
+  INSTALL_RPATH_USE_LINK_PATH ${CMAKE_INSTALL_RPATH_USE_LINK_PATH} INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}"
+  RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${from_programs};$ORIGIN;${CMAKE_INSTALL_RPATH}")
 foreach(header IN LISTS public_headers)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/meshgrad/${folder})

@@ -72,9 +72,9 @@ foreach(room IN LISTS rooms)
   if(MESHGRAD_SANITIZE MATCHES "address")
     target_compile_options(${room} PRIVATE -O0)
   endif()
-  # They read bytes of others.
+  # They read files that others wrote.
   if(NOT MESHGRAD_SANITIZE)
-    target_compile_options(${room} PRIVATE -fstack-protector-strong $<$<CONFIG:Release>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
+    target_compile_options(${room} PRIVATE -fstack-protector-strong "$<$<CONFIG:Release>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
   endif()
   # Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
   target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-Os>)

@@ -266,10 +266,13 @@ Ranks launched_ranks(const RanksOptions& options) {
   return Ranks(std::make_unique<MpiTransport>(MPI_COMM_WORLD, true), options);
 }
 
+namespace {
+
 /// The program may have been compiled with another MPI, whose functions then answer in place of ours and know
 /// nothing of our communicators.
 void check_library() {
-  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  constexpr size_t kLongest = 8192;  // of any MPI: the one that answers may have longer texts than ours
+  std::string text(std::max<size_t>(kLongest, MPI_MAX_LIBRARY_VERSION_STRING), '\0');
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
   text.resize(static_cast<size_t>(length));
@@ -278,20 +281,25 @@ void check_library() {
 #else
   constexpr bool kOpenMpi = false;
 #endif
-  if (text.starts_with("Open MPI") == kOpenMpi) return;
+  const bool open = text.starts_with("Open MPI") || text.starts_with("FUJITSU MPI");  // which is made from it
+  if (open == kOpenMpi) return;
   throw invalid_argument(
       "communicator",
       kOpenMpi ? "Open MPI, as meshgrad is built with" : "the MPI that meshgrad is built with",
       text.substr(0, text.find_first_of("\n,")), "compile the program and meshgrad with the same MPI");
 }
 
+}  // namespace
+
 Ranks ranks_of_communicator(int communicator, const RanksOptions& options) {
   check_library();
   int initialised = 0;
   MPI_Initialized(&initialised);
-  if (initialised == 0)
-    throw invalid_argument("communicator", "a communicator of an initialised MPI", "MPI before MPI_Init",
-                           "call MPI_Init first");
+  if (initialised == 0 || mpi_finalised()) {
+    throw invalid_argument("communicator", "a communicator of an initialised MPI",
+                           initialised == 0 ? "MPI before MPI_Init" : "MPI after MPI_Finalize",
+                           "make the runtime between the two");
+  }
   MPI_Comm const ours = MPI_Comm_f2c(communicator);
   if (ours == MPI_COMM_NULL || ours == MPI_Comm{}) {
     throw invalid_argument(

@@ -5,14 +5,15 @@
 
 namespace meshgrad {
 
-/// While it lives, the calling thread receives no signals but those of its own faults, and neither do the
-/// threads that it starts: a program that waits for signals in a thread of its own keeps getting them.
+/// While it lives, the calling thread receives no signals but those of its own faults and of profilers, and
+/// neither do the threads that it starts: a program that waits for signals in a thread of its own keeps
+/// getting them.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigset_t blocked;
     sigfillset(&blocked);
-    for (const int fault : {SIGFPE, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGABRT, SIGSYS})
+    for (const int fault : {SIGFPE, SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})
       sigdelset(&blocked, fault);
     pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   }

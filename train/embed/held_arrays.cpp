@@ -48,10 +48,9 @@ void HeldMesh::check_positions() const {
   check_finite(name_ + ": positions", positions_.values(), dim_, "give each node its place");
 }
 
-void HeldMesh::read_positions() {
+void HeldMesh::fetch_positions() const {
   positions_.fetch();
   check_positions();
-  positions_.read();
 }
 
 HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& given, std::string_view name)

@@ -55,8 +55,10 @@ class HeldMesh {
  public:
   /// Adds the mesh to `data`, which this outlives. Throws InvalidArgument and DataError with `name`.
   HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& mesh, std::string_view name);
-  /// Reads the positions again. Throws DataError for one that is not finite.
-  void read_positions();
+  /// From the device, where they live there. Throws DataError for one that is not finite.
+  void fetch_positions() const;
+  /// Reads the positions again, which were fetched.
+  void read_positions() { positions_.read(); }
 
  private:
   void check_positions() const;

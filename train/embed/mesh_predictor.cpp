@@ -336,6 +336,7 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
 
 void MeshPredictor::positions_changed() {
   Loaded& s = loaded();
+  for (const MeshState& mesh : s.meshes) mesh.mesh.fetch_positions();
   for (MeshState& mesh : s.meshes) mesh.mesh.read_positions();
   s.drop_steps();
   if (!s.moves()) s.write_edges(s.states_now());
@@ -346,6 +347,7 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
   MeshState& on = s.mesh_at(mesh);
   HostCopies copies(s.runtime);
   if (const auto target = s.target_at(name)) {
+    on.set_now[target->first] = 0;  // where the values are refused it has none
     s.set_target(name, copies.read(values, name), mesh, on.state.current, false);
     on.set_now[target->first] = 1;
     s.drop_steps();
@@ -372,9 +374,11 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
   const auto age = static_cast<size_t>(steps_before - 1);
   const size_t size = on.state.current.size();
   HostCopies copies(s.runtime);
+  uint8_t& set = on.set_before[age * s.targets.size() + s.known_target(name).first];
+  set = 0;
   s.set_target(name, copies.read(values, name), mesh, std::span(on.state.previous).subspan(age * size, size),
                false);
-  on.set_before[age * s.targets.size() + s.known_target(name).first] = 1;
+  set = 1;
   s.drop_steps();
 }
 
@@ -384,6 +388,7 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
   const size_t k = s.known_change("set_next_field", name);
   const FieldInfo& field = s.known_changes()[k].field;
   s.check_size(field, values.size(), mesh);
+  on.set_next[k] = 0;
   HostCopies copies(s.runtime);
   const Numbers here = copies.read(values, name);
   s.check_values(field, here, mesh);

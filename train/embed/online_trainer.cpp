@@ -451,7 +451,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   using Clock = std::chrono::steady_clock;
   State& s = state();
   if (steps < 0 || std::isnan(seconds))
-    throw invalid_argument("OnlineTrainer: train", "steps of at least 0, in a number of seconds",
+    throw invalid_argument("OnlineTrainer: train", "at least 0 steps, and seconds that are a number",
                            fmt::format("{} steps in {} seconds", steps, seconds));
   const Clock::time_point begin = Clock::now();
   const auto since = [](Clock::time_point start) {

@@ -153,7 +153,7 @@ TEST_CASE("times stand in the frames, in a list, or are counted") {
             .frames[1]
             .time == 1.25);
   CHECK_FALSE(parsed(file(series(frames))).frames[1].time);
-  for (const char* times : {"3 nan", "3", "3 x"}) {
+  for (const char* times : {"3 nan", "3", "3 x", "3 3.5 4"}) {
     CAPTURE(times);
     const std::string list = "<Time TimeType=\"List\">" + item("2", times) + "</Time>";
     CHECK(contains(message_of([&] { parsed(file(series(list + frames))); }),

@@ -48,7 +48,7 @@ std::string without_spaces(std::string_view text) {
 std::optional<std::vector<double>> doubles_of(std::string_view text, size_t count) {
   VtkText words(text);
   auto values = words.values(count, {'f', 8});
-  if (!values) return std::nullopt;
+  if (!values || !words.word().empty()) return std::nullopt;
   return std::get<std::vector<double>>(std::move(*values));
 }
 
@@ -324,8 +324,11 @@ class Document {
     const xml_node time = collection.child("Time");
     const std::string kind = lower(attribute_of(time, {"TimeType", "Type"}));
     const std::string_view text = time.child("DataItem").text().as_string();
-    if (kind != "list" && kind != "hyperslab") return {};
-    std::optional<std::vector<double>> times = doubles_of(text, kind == "list" ? count : 2);
+    const std::string format = lower(attribute_of(time.child("DataItem"), {"Format"}));
+    const bool elsewhere = !format.empty() && format != "xml";  // then each grid has its own, or none does
+    if ((kind != "list" && kind != "hyperslab") || elsewhere) return {};
+    std::optional<std::vector<double>> times = doubles_of(text, kind == "list" ? count : 3);
+    if (times && kind == "hyperslab" && (*times)[2] != static_cast<double>(count)) times.reset();
     if (times && kind == "hyperslab") {
       const double first = (*times)[0], distance = (*times)[1];
       times->clear();

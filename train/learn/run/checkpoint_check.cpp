@@ -102,7 +102,8 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
   numbers.whole("consecutive_skips", o.consecutive_skips, 0, o.skipped);
   numbers.whole("non_finite_losses", o.non_finite_losses, 0, (s.step + 1) * config.train.accumulate);
   numbers.real("window_loss", o.window_loss, any, "");
-  // A loss that is not finite belongs to the open window or to a step that was skipped, which is recomputed.
+  // A loss that is not finite belongs to the open window, or to a skipped step, of which the last is
+  // recomputed.
   const bool skipped = o.skipped > 0 || (o.non_finite_losses > 0 && std::isfinite(o.window_loss));
   numbers.whole("last_skipped_step", o.last_skipped_step, skipped ? 0 : -1, s.step);
   numbers.whole("loss_count", o.loss_count, 0, s.step);
