@@ -87,8 +87,8 @@ VtkArray points_in_space(VtkValues values, int dim) {
 
 /// Whether `file` is in the folder of `document` or below it, by its name or where links lead.
 bool is_beside(const fs::path& file, const fs::path& document) {
-  const auto is_below = [](const fs::path& file, const fs::path& folder) {
-    const fs::path rest = file.lexically_relative(folder);
+  const auto is_below = [](const fs::path& path, const fs::path& folder) {
+    const fs::path rest = path.lexically_relative(folder);
     return !rest.empty() && *rest.begin() != "..";
   };
   const auto named = [](const fs::path& path) { return fs::absolute(path).lexically_normal(); };
