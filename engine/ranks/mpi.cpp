@@ -96,7 +96,7 @@ RankFailure mpi_failure(int other, int code) {
   MPI_Error_string(code, text.data(), &length);
   text.resize(static_cast<size_t>(length));
   if (code == MPI_ERR_TRUNCATE)
-    return {other, fmt::format("a message of the expected size from rank {}", other), "a longer one",
+    return {other, fmt::format("a message of the expected size from rank {}", other), "a longer message",
             "start all ranks with the same program, configuration and data"};
   return {other, fmt::format("a message between this rank and rank {}", other), text,
           fmt::format("look for the end of rank {}", other)};

@@ -101,7 +101,7 @@ class CellCorners {
       return data_error(mesh.name + ": field cells", needed, got, fix);
     };
     if (corners.empty()) {
-      throw wrong("polygons of at least two different points", fmt::format("a single one in cell {}", size()),
+      throw wrong("polygons of at least two different points", fmt::format("1 point in cell {}", size()),
                   "leave this cell out");
     }
     for (const int32_t node : {corners.front(), corners.back()}) {

@@ -55,18 +55,19 @@ std::string_view name_of_type(mode_t mode) {
   return S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-/// Whether the output is one of the files taken, which may have several names.
-bool is_taken(const OutputFile& output) {
+/// Which of the files taken the output is, which may have several names; null: none of them.
+const std::filesystem::path* taken_by(const OutputFile& output) {
   namespace fs = std::filesystem;
   std::error_code none;
   const auto whole = [&](const fs::path& path) {
     return fs::weakly_canonical(fs::absolute(path, none), none);
   };
-  return std::ranges::any_of(output.taken, [&](const fs::path& taken) {
+  const auto found = std::ranges::find_if(output.taken, [&](const fs::path& taken) {
     if (taken.empty()) return false;
     return fs::exists(taken, none) ? fs::equivalent(output.path, taken, none)
                                    : !whole(taken).empty() && whole(taken) == whole(output.path);
   });
+  return found == output.taken.end() ? nullptr : &*found;
 }
 
 /// Between the name of a target and the number of a temporary, which also begins with a dot.
@@ -88,9 +89,9 @@ void check_output(const OutputFile& output) {
       fmt::format("{}{}{}", output.option, output.option.empty() ? "" : " ", output.path.string());
   const std::string needed =
       output.kind.empty() ? "a new name" : fmt::format("a new name or {}", output.kind);
-  if (is_taken(output)) {
-    throw data_error(where, needed, "a file that the command reads or that is another of its outputs",
-                     output.fix);
+  if (const std::filesystem::path* taken = taken_by(output)) {
+    throw data_error(where, needed,
+                     fmt::format("{}, which this command reads or writes, too", taken->string()), output.fix);
   }
   struct stat status {};
   if (::lstat(output.path.c_str(), &status) != 0) return;  // a path that is wrong is an error of the writer
@@ -103,7 +104,7 @@ void check_output(const OutputFile& output) {
   if (status.st_size == 0) return;
   if (output.kind.empty()) throw data_error(where, needed, "a regular file", output.fix);
   if (output.is_of_kind != nullptr && !output.is_of_kind(output.path))
-    throw data_error(where, needed, "a file of another kind", output.fix);
+    throw data_error(where, needed, fmt::format("a file that is not {}", output.kind), output.fix);
   if (!output.replace) throw data_error(where, "a new name", output.kind, "--force replaces it");
 }
 

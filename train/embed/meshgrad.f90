@@ -506,7 +506,7 @@ contains
     class(owner), intent(inout) :: to
     class(owner), intent(in) :: from
     if (c_associated(to%handle) .or. c_associated(from%handle)) &
-      call refuse('[assignment] needed objects that are not open, got an open one; fix: pass or point to the variable')
+      call refuse('[assignment] needed objects that are not open, got an open object; fix: pass or point to the variable')
   end subroutine
 
   !> Whether it is, which is then an error of the call `from`.
@@ -515,7 +515,7 @@ contains
     character(*), intent(in) :: from
     integer, intent(out), optional :: status
     is_open = c_associated(own%handle)
-    if (is_open) call refuse('['//from//'] needed an object that is not open, got an open one; fix: close it first', status)
+    if (is_open) call refuse('['//from//'] needed an object that is not open, got an open object; fix: close it first', status)
   end function
 
   !> After the handle was made on a runtime, unless that failed.
@@ -930,8 +930,10 @@ contains
     integer(c_int) :: got
     character(10) :: wrong
     character(160) :: error
-    if (is_open(self%own, 'trainer%open', status)) return
-    call c_trainer_options_init(options, c_sizeof(options))
+    if (is_open(self%own, 'trainer%open', status)) then
+      call refuse_trainer(runtime)
+      return
+    end if
     wrong = merge('components', '          ', size(components) /= size(names))
     given = size(components)
     if (present(on_graph) .and. wrong == '') then
@@ -939,12 +941,13 @@ contains
       if (given /= size(names)) wrong = 'on_graph'
     end if
     if (wrong /= '') then
-      got = c_trainer_create(runtime%own%handle, options, self%own%handle)  ! without `config`: refused on all processes
+      call refuse_trainer(runtime)
       write (error, '(3a, i0, a, i0, a)') '[trainer%open: ', trim(wrong), '] needed ', size(names), ' values, got ', given, &
         '; fix: give one for each of names'
       call refuse(trim(error), status)
       return
     end if
+    call c_trainer_options_init(options, c_sizeof(options))
     text = zero_ended(config)
     do i = 1, size(names)
       ended(i) = zero_ended(names(i))
@@ -965,6 +968,16 @@ contains
     call finish(got, status)
   end subroutine
 
+  !> Where this process makes no trainer, those of the other processes are refused, too.
+  subroutine refuse_trainer(runtime)
+    type(meshgrad_runtime), intent(in) :: runtime
+    type(c_trainer_options) :: options
+    type(c_ptr) :: none
+    integer(c_int) :: got
+    call c_trainer_options_init(options, c_sizeof(options))
+    got = c_trainer_create(runtime%own%handle, options, none)  ! without a configuration
+  end subroutine
+
   !> Goes on where save was called.
   subroutine trainer_load(self, runtime, path, status)
     class(meshgrad_trainer), intent(inout) :: self
@@ -972,7 +985,10 @@ contains
     character(*), intent(in) :: path
     integer, intent(out), optional :: status
     integer(c_int) :: got
-    if (is_open(self%own, 'trainer%load', status)) return
+    if (is_open(self%own, 'trainer%load', status)) then
+      call refuse_trainer(runtime)
+      return
+    end if
     got = c_trainer_load(runtime%own%handle, zero_ended(path), self%own%handle)
     call hold(self%own, c_trainer_destroy, runtime%own%shared)
     call finish(got, status)

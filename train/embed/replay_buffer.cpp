@@ -320,7 +320,7 @@ CheckpointExtra ReplayBuffer::saved() const {
 
 OnlineOptions ReplayBuffer::saved_options(const SafetensorsView& view) {
   if (!view.metadata.contains(kKey)) {
-    throw data_error(view.file, "a file that OnlineTrainer saved", "a checkpoint of another run",
+    throw data_error(view.file, "a file that OnlineTrainer saved", "a checkpoint without its samples",
                      "open it with MeshPredictor, or start a new OnlineTrainer");
   }
   return described(view, [](const Json& json) {

@@ -49,6 +49,9 @@ contains
     call trainer%open(together, config, dim=2, names=['c'], components=[(1, i=1, merge(2, 1, rank == 0))], status=status)
     if (status == meshgrad_ok) error stop 'a trainer that one process cannot make was accepted'
     print '(a, i0, 2a)', 'process ', rank, ': ', meshgrad_error_text()
+    if (rank == 0) call trainer%open(alone, config, dim=2, names=['c'], components=[1])
+    call trainer%open(together, config, dim=2, names=['c'], components=[1], status=status)
+    if (status == meshgrad_ok) error stop 'a trainer was accepted that is open on one process already'
   end subroutine
 
   !> On these nodes of the grid, of which the first `owned` are the process' own.

@@ -94,10 +94,9 @@ TEST_CASE("a saved map replaces only a map") {
     CHECK_FALSE(std::filesystem::exists(options.output));
     return error;
   };
-  CHECK(contains(refused(options.input),
-                 "a.npz] needed a new name or a map, got a file that the command reads"));
+  CHECK(contains(refused(options.input), "a.npz] needed a new name or a map, got "));
   CHECK(read_text(options.input) == input);
-  CHECK(contains(refused(scratch.path / "." / "a.mgd"), "that is another of its outputs"));
+  CHECK(contains(refused(scratch.path / "." / "a.mgd"), "a.mgd, which this command reads or writes, too"));
   CHECK(contains(refused(scratch.path / "none" / "a.map"), "none/a.map]"));
   options.dt = -1;
   CHECK(contains(refused(scratch.path / "a.map"), "a.npz: dt]"));
@@ -107,7 +106,7 @@ TEST_CASE("a saved map replaces only a map") {
   CHECK(read_array_map(options.save_map).at("positions") == "points");
   options.output = scratch.path / "other.mgd";
   options.also_read = {options.save_map};
-  CHECK(contains(refused(options.save_map), "got a file that the command reads"));
+  CHECK(contains(refused(options.save_map), "which this command reads or writes, too"));
   options.also_read.clear();
   options.replace = false;
   CHECK(contains(refused(options.save_map), "a.map] needed a new name, got a map; fix: --force replaces it"));
@@ -116,7 +115,8 @@ TEST_CASE("a saved map replaces only a map") {
   std::ofstream(options.save_map) << '#';
   std::filesystem::resize_file(options.save_map, kLargestMapFile + 1);
   CHECK(contains(message_of([&] { read_array_map(options.save_map); }), "a.map] needed a map of at most"));
-  CHECK(contains(refused(options.save_map), "a.map] needed a new name or a map, got a file of another kind"));
+  CHECK(
+      contains(refused(options.save_map), "a.map] needed a new name or a map, got a file that is not a map"));
   CHECK(std::filesystem::file_size(options.save_map) == kLargestMapFile + 1);
 }
 

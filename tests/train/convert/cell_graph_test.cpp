@@ -104,8 +104,7 @@ TEST_CASE("polygons become their sides") {
   RawTrajectory point = t;
   point.faced = {};
   add_faces_of(std::vector<int32_t>{2, 2, 2}, CellKind::none, point.faced);
-  CHECK(
-      contains(message_of([&] { graph_on_cells(point, CellKind::none, {}); }), "got a single one in cell 0"));
+  CHECK(contains(message_of([&] { graph_on_cells(point, CellKind::none, {}); }), "got 1 point in cell 0"));
   faces_to_edges(t, {});
   CHECK(t.faced.count() == 0);
   CHECK(t.fields.empty());

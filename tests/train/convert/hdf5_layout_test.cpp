@@ -215,7 +215,7 @@ TEST_CASE("HDF5: a file that does not open says why") {
   flock(descriptor, LOCK_UN);
   CHECK(file.read());
   REQUIRE(ftruncate(descriptor, 4000) == 0);
-  CHECK(contains(message_of([&] { file.read(); }), "got a damaged one, or one that is cut short"));
+  CHECK(contains(message_of([&] { file.read(); }), "got damaged bytes, or a file that is cut short"));
   const char superblock[] = "\x89HDF\r\n\x1a\n\x03\x08\x08\x01";
   REQUIRE(pwrite(descriptor, superblock, 12, 0) == 12);
   CHECK(contains(message_of([&] { file.read(); }), "got the mark that it is open for writing"));

@@ -164,10 +164,10 @@ TEST_CASE("a manifest replaces only a manifest, others by force") {
   ConvertOptions again = run.options;
   again.input = run.manifest;
   CHECK(contains(message_of([&] { write_manifest(again, run.manifest); }),
-                 "got a file that the command reads"));
+                 "which this command reads or writes, too"));
   write_manifest(run.options, run.manifest);
   write_text(run.manifest, "notes");
-  CHECK(contains(refused(), "got a file of another kind"));
+  CHECK(contains(refused(), "got a file that is not a manifest"));
 }
 
 TEST_CASE("the same input is up to date, another is not") {

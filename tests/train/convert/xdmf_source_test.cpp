@@ -248,7 +248,7 @@ TEST_CASE("binary numbers are read in either byte order") {
     std::string named = text;
     named.replace(named.find("u.bin"), 5, outside);
     CHECK(contains(message_of([&] { reader.read(parsed(named).frames.at(0)); }),
-                   "needed a file in the folder of the .xdmf"));
+                   "a.xdmf] needed files in its folder or below"));
   }
 }
 

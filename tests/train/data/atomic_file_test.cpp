@@ -181,7 +181,7 @@ TEST_CASE("an output replaces files of its kind, no other and no input") {
   write_file_atomically(file, "");
   check_output(output);
   write_file_atomically(file, "notes");
-  refused("/a] needed a new name or a page, got a file of another kind; fix: choose another name");
+  refused("/a] needed a new name or a page, got a file that is not a page; fix: choose another name");
   write_file_atomically(file, "page");
   check_output(output);
   output.replace = false;
@@ -193,11 +193,11 @@ TEST_CASE("an output replaces files of its kind, no other and no input") {
   fs::create_symlink("none", scratch.path / "dangling");
   for (const char* name : {"a", "hard", "soft", "./a"}) {
     output.taken = {"", scratch.path / "none", scratch.path / name};
-    refused("a file that the command reads");
+    refused("which this command reads or writes, too");
   }
   output.path = scratch.path / "new";
   output.taken = {scratch.path / "." / "new"};  // two outputs of one name, neither of them there
-  refused("another of its outputs");
+  refused("which this command reads or writes, too");
   output.taken.clear();
   for (const char* name : {"soft", "dangling"}) {
     output.path = scratch.path / name;

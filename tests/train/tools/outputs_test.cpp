@@ -44,7 +44,7 @@ TEST_CASE("a page replaces a page, neither data nor a user's file") {
   CHECK(read_text(data) == bytes);
   CHECK(read_text(hard) == bytes);
   std::ofstream(page) << "<!DOCTYPE html><title>mine</title>";
-  test::check_fails({"check", data, "--html", page}, 1, {kPage, "a file of another kind"});
+  test::check_fails({"check", data, "--html", page}, 1, {kPage, "a file that is not a page of meshgrad"});
   CHECK(contains(read_text(page), "mine"));
   fs::remove(page);
   for (int i = 0; i < 2; ++i) CHECK(run_meshgrad({"check", data, "--html", page}).code == 0);
@@ -75,7 +75,7 @@ TEST_CASE("import replaces a checkpoint by force, never an input") {
   CHECK(read_text(weights) == bytes);
   CHECK(read_text(f.file) == config);
   fs::copy_file(weights, made);  // weights of another framework are no checkpoint
-  test::check_fails(import(made.string()), 1, {"got a file of another kind"});
+  test::check_fails(import(made.string()), 1, {"got a file that is not a checkpoint of meshgrad"});
   fs::remove(made);
   for (int i = 0; i < 2; ++i) CHECK(run_meshgrad(import(made.string())).code == 0);
   std::vector<std::string> unforced = import(made.string());

@@ -5,7 +5,6 @@
 #include <meshgrad/train/convert/sources/vtk_grid.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,11 +13,9 @@
 
 namespace meshgrad {
 
-/// In the order of their times, where all frames have one. Times that are not finite are none.
+/// In the order of their times, which are finite, where all frames have one.
 template <class Frame>
 void sort_by_time(std::vector<Frame>& frames) {
-  for (Frame& frame : frames)
-    if (frame.time && !std::isfinite(*frame.time)) frame.time = std::nullopt;
   if (!std::ranges::all_of(frames, [](const Frame& frame) { return frame.time.has_value(); })) return;
   std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return *frame.time; });
 }

@@ -86,7 +86,7 @@ Hdf5Packing hdf5_packing(hid_t dataset, const std::string& where) {
   for (const char* attribute : {"_FillValue", "missing_value"})
     if (const auto number = number_of(attribute)) packing.missing.push_back(*number);
   if (hdf5_text(dataset, "_Unsigned").starts_with("true")) {
-    throw data_error(where, "numbers without the attribute _Unsigned", "signed ones to be read as unsigned",
+    throw data_error(where, "numbers without the attribute _Unsigned", "_Unsigned = true",
                      "save them as unsigned integers");
   }
   return packing;

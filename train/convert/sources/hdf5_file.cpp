@@ -58,7 +58,7 @@ DataError why_closed(const std::filesystem::path& path) {
                       "the mark that it is open for writing, which a killed program leaves",
                       "if no program writes it, h5clear -s removes the mark");
   }
-  return data_error(name, "an HDF5 file", "a damaged one, or one that is cut short",
+  return data_error(name, "an HDF5 file", "damaged bytes, or a file that is cut short",
                     "copy it again, or write it again");
 }
 

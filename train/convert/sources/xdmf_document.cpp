@@ -253,7 +253,7 @@ class Document {
     made.big_endian = lower(attribute_of(item, {"Endian"})) == "big";
     made.seek = item.attribute("Seek").as_ullong();
     made.text = without_spaces(item.text().as_string());
-    if (made.text.empty() && made.size() > 0) throw refuse("an empty one");
+    if (made.text.empty() && made.size() > 0) throw refuse("a DataItem without text");
     if (made.text.starts_with('&') && made.text.find(';') != std::string::npos) {
       throw data_error(where(parent), "entities that the document type defines",
                        made.text.substr(0, std::min<size_t>(made.text.find(';') + 1, 80)),

@@ -98,10 +98,14 @@ bool is_beside(const fs::path& file, const fs::path& document) {
 
 }  // namespace
 
-fs::path file_of(const XdmfItem& item, const fs::path& folder) {
+fs::path file_of(const XdmfItem& item, const fs::path& document) {
   if (item.format == XdmfItem::Format::text) return {};
   const std::string& text = item.text;
-  return folder / (item.format == XdmfItem::Format::hdf5 ? text.substr(0, text.rfind(':')) : text);
+  const fs::path file = document.parent_path() /
+                        (item.format == XdmfItem::Format::hdf5 ? text.substr(0, text.rfind(':')) : text);
+  if (is_beside(file, document)) return file;
+  throw data_error(document.string(), "files in its folder or below", file.lexically_normal().string(),
+                   "move it there, or make a link to it there and name that");
 }
 
 XdmfGridReader::XdmfGridReader(fs::path path, ReadHdf5Numbers read_hdf5)
@@ -114,11 +118,7 @@ VtkValues XdmfGridReader::numbers(const XdmfItem& item, const std::string& array
     return data_error(where, fmt::format("{} numbers, as its Dimensions say", size), got,
                       "write the file again, or copy it and the files beside it again");
   };
-  const fs::path file = file_of(item, path_.parent_path());
-  if (!file.empty() && !is_beside(file, path_)) {
-    throw data_error(where, "a file in the folder of the .xdmf", file.lexically_normal().string(),
-                     "move it there, or make a link to it there and name that");
-  }
+  const fs::path file = file_of(item, path_);
   if (item.format == XdmfItem::Format::hdf5) {
     const size_t colon = item.text.rfind(':');
     if (colon == std::string::npos) {

@@ -16,8 +16,9 @@ namespace meshgrad {
 using ReadHdf5Numbers =
     std::function<VtkValues(const std::filesystem::path& file, const std::string& dataset)>;
 
-/// The file that holds the numbers of an item; empty for text.
-std::filesystem::path file_of(const XdmfItem& item, const std::filesystem::path& folder);
+/// The file that holds the numbers of an item of an XDMF file; empty for text. Throws DataError for one that
+/// is not in the document's folder or below.
+std::filesystem::path file_of(const XdmfItem& item, const std::filesystem::path& document);
 
 /// Reads frames one after another; the mesh is read once as long as it stays the same.
 class XdmfGridReader {

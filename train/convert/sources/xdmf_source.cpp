@@ -24,10 +24,10 @@ XdmfSeries series_of(const fs::path& path) {
   return parse_xdmf(file.bytes(), path.string());
 }
 
-std::vector<fs::path> files_of(const XdmfSeries& series, const fs::path& folder) {
+std::vector<fs::path> files_of(const XdmfSeries& series, const fs::path& document) {
   std::set<fs::path> files;
   const auto add = [&](const XdmfItem& item) {
-    if (fs::path file = file_of(item, folder); !file.empty()) files.insert(std::move(file));
+    if (fs::path file = file_of(item, document); !file.empty()) files.insert(std::move(file));
   };
   for (const XdmfFrame& frame : series.frames) {
     add(frame.mesh->cells);
@@ -77,7 +77,7 @@ std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::str
   auto reader = std::make_shared<XdmfGridReader>(
       path, [hdf5](const fs::path& file, const std::string& dataset) { return hdf5->read(file, dataset); });
   uint64_t bytes = RegularFile(path).bytes();
-  for (const fs::path& file : files_of(series, path.parent_path())) bytes += RegularFile(file).bytes();
+  for (const fs::path& file : files_of(series, path)) bytes += RegularFile(file).bytes();
   const auto still = std::make_shared<const std::vector<XdmfArray>>(std::move(series.still));
   std::vector<GridFrame> frames;
   const auto count = static_cast<uint64_t>(series.frames.size());
@@ -103,9 +103,7 @@ std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::str
 
 }  // namespace
 
-std::vector<fs::path> files_of_xdmf(const fs::path& path) {
-  return files_of(series_of(path), path.parent_path());
-}
+std::vector<fs::path> files_of_xdmf(const fs::path& path) { return files_of(series_of(path), path); }
 
 std::unique_ptr<TrajectorySource> open_xdmf(const fs::path& path, const std::string& node_types,
                                             const WarningCallback& warn) {
