@@ -219,10 +219,11 @@ std::vector<std::pair<std::string, std::string>> Hdf5Layout::shared_by(const Pat
   std::vector<std::pair<std::string, std::string>> found;
   for (const std::string& path : shared) {
     // What lies beside the frames of another trajectory is not this one's.
-    const bool of_other = std::ranges::any_of(trajectories, [&](const Paths& other) {
-      const std::string parent = parent_of(other.front());
-      return other.size() > 1 && parent != own && path.starts_with(parent);
-    });
+    bool of_other = !own.empty() && frame_parents.contains("");
+    for (size_t at = path.find('/'); at != std::string::npos && !of_other; at = path.find('/', at + 1)) {
+      const std::string parent = path.substr(0, at + 1);
+      of_other = parent != own && frame_parents.contains(parent);
+    }
     const bool of_own = groups.size() > 1 && trajectories.size() > 1 && !own.empty() && path.starts_with(own);
     if (!of_other) found.emplace_back(path, of_own ? path.substr(own.size()) : path);
   }
@@ -237,7 +238,7 @@ Hdf5Layout hdf5_layout(const Paths& paths, const GroupNames& names, const GroupF
     return a.size() != b.size() ? a.size() < b.size() : a < b;  // numbers by their values
   });
   check_same_members(found, file);
-  Hdf5Layout layout{{}, found.members, found.others};
+  Hdf5Layout layout{{}, found.members, found.others, {}};
   const std::optional<SeriesReading> series =
       found.groups.size() > 1 ? Frames(found, facts, file).choose(names) : std::nullopt;
   std::set<std::string> taken;
@@ -250,6 +251,8 @@ Hdf5Layout hdf5_layout(const Paths& paths, const GroupNames& names, const GroupF
   }
   for (const std::string& group : found.groups)
     if (!taken.contains(group)) layout.trajectories.push_back({group});
+  for (const Paths& trajectory : layout.trajectories)
+    if (trajectory.size() > 1) layout.frame_parents.insert(parent_of(trajectory.front()));
   return layout;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ struct Hdf5Layout {
   std::vector<std::vector<std::string>> trajectories;  ///< of one group, or of one for each frame
   std::vector<std::string> members;                    ///< paths within a group
   std::vector<std::string> shared;                     ///< paths outside of the groups
+  std::set<std::string> frame_parents;                 ///< groups whose groups are frames of a trajectory
 
   /// The data sets of a trajectory that are shared by its frames, with their names: those of its own parent
   /// group and those of the file.
