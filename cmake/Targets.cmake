@@ -66,15 +66,21 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
+# Checks of buffers in all but the kernels, whose loops they would slow down.
+if(NOT MESHGRAD_SANITIZE)
+  foreach(room IN ITEMS engine autograd nn train_data train_learn train_embed train_convert train_tools_program train_tools_extras)
+    if(TARGET meshgrad_${room})
+      target_compile_options(meshgrad_${room} PRIVATE -fstack-protector-strong
+        "$<$<CONFIG:Release>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+    endif()
+  endforeach()
+endif()
+
 set(rooms meshgrad_train_data meshgrad_train_learn meshgrad_train_embed meshgrad_train_convert)
 foreach(room IN LISTS rooms)
   # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without.
   if(MESHGRAD_SANITIZE MATCHES "address")
     target_compile_options(${room} PRIVATE -O0)
-  endif()
-  # They read files that others wrote.
-  if(NOT MESHGRAD_SANITIZE)
-    target_compile_options(${room} PRIVATE -fstack-protector-strong "$<$<CONFIG:Release>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
   endif()
   # Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
   target_compile_options(${room} PRIVATE $<$<CONFIG:Release>:-Os>)

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -79,6 +80,9 @@ ssize_t write(int descriptor, const void* bytes, size_t count) {
 int fsync(int descriptor) { return fails(concerns_descriptor(descriptor)) > 0 ? -1 : REAL(fsync)(descriptor); }
 int ftruncate(int descriptor, off_t length) {
   return fails(concerns_descriptor(descriptor)) > 0 ? -1 : REAL(ftruncate)(descriptor, length);
+}
+int flock(int descriptor, int operation) {
+  return fails(concerns_descriptor(descriptor)) > 0 ? -1 : REAL(flock)(descriptor, operation);
 }
 int rename(const char* from, const char* to) { return fails(concerns(to)) > 0 ? -1 : REAL(rename)(from, to); }
 int unlink(const char* path) { return fails(concerns(path)) > 0 ? -1 : REAL(unlink)(path); }

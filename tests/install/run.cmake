@@ -17,7 +17,7 @@ run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first --strip)
 file(RENAME ${work}/first ${work}/prefix)
 run(${work}/prefix/bin/meshgrad --version)
 
-# No empty path, which is the current folder; all symbols are bound at the start, and then read-only.
+# No empty path, which is the current folder; all symbols are bound at the start, and then read-only; buffers are checked.
 find_program(readelf readelf)
 if(readelf)
   file(GLOB binaries ${BUILD}/meshgrad ${BUILD}/meshgrad-bench ${BUILD}/libmeshgrad*.so ${work}/prefix/bin/*
@@ -29,6 +29,12 @@ if(readelf)
     endif()
     if(NOT FLAGS AND NOT dynamic MATCHES "BIND_NOW|NOW")
       message(FATAL_ERROR "needed all symbols bound at the start, got in ${binary}:\n${dynamic}")
+    endif()
+  endforeach()
+  execute_process(COMMAND ${readelf} -W --dyn-syms ${work}/prefix/bin/meshgrad OUTPUT_VARIABLE symbols)
+  foreach(function IN ITEMS __stack_chk_fail "__[a-z]+_chk")
+    if(NOT FLAGS AND NOT symbols MATCHES " ${function}@")
+      message(FATAL_ERROR "needed a program with ${function}, got:\n${symbols}")
     endif()
   endforeach()
 endif()

@@ -58,6 +58,7 @@ class Process {
     if (child_ > 0) kill(child_, signal_number);
   }
   pid_t id() const { return child_; }
+  std::string err_so_far() const { return read_text(err()); }
   bool running() {
     int status = 0;
     if (running_ && waitpid(child_, &status, WNOHANG) != 0) ended(status);

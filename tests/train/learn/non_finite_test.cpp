@@ -242,6 +242,18 @@ TEST_CASE("a run ends after max_skips skipped steps in a row") {
   }
 }
 
+TEST_CASE("a run of 16 bits does not end without a finite loss") {
+  for (const Device device : devices()) {
+    const ScratchDirectory scratch;
+    Config config = overflowing_config(scratch.path, device);
+    config.train.steps = 3;  // fewer than max_skips
+    const std::string text = failure_of(config, device);
+    CHECK_MESSAGE(contains(text, "[step 3] needed a finite loss at the last step, got nan or infinity"),
+                  text);
+    CHECK_MESSAGE(contains(text, "batch: node features holds"), text);
+  }
+}
+
 TEST_CASE("skips in a row are counted over a stop and a resume") {
   const ScratchDirectory scratch;
   Config config = overflowing_config(scratch.path, {});

@@ -2,10 +2,13 @@
 // A run belongs to one process, ends with a checkpoint for each stop signal, and does not end because
 // something could not be shown.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/tools/program/signals.h>
+#include <sys/file.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <functional>
@@ -168,6 +171,26 @@ TEST_CASE("a lock is released with its object") {
     CHECK_THROWS_WITH_AS(FolderLock{scratch.path}, doctest::Contains("trains in"), ConfigError);
   }
   CHECK_NOTHROW(FolderLock{scratch.path});
+}
+
+TEST_CASE("a lock holds without its file") {
+  const ScratchDirectory scratch;
+  const fs::path file = scratch.path / "run.lock";
+  FolderLock lock(scratch.path);
+  CHECK(lock.locked());
+  fs::remove(file);
+  CHECK(folder_is_locked(scratch.path));
+  CHECK_THROWS_WITH_AS(FolderLock{scratch.path}, doctest::Contains("trains in"), ConfigError);
+  fs::remove(file);
+  lock.renew();
+  CHECK(test::contains(test::read_text(file), "process "));
+  lock.renew();
+  // Where a file system locks no folders, such as NFS.
+  fs::remove(file);
+  const int second = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  REQUIRE(::flock(second, LOCK_EX | LOCK_NB) == 0);
+  CHECK_THROWS_WITH_AS(lock.renew(), doctest::Contains("another process trains in"), ConfigError);
+  ::close(second);
 }
 
 TEST_CASE("of several ranks that MPI does not connect none trains") {

@@ -10,10 +10,13 @@
 #include <meshgrad/train/tools/program/import_config.h>
 #include <meshgrad/train/tools/program/presets.h>
 
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <thread>
 
 #include "train/npz_arrays.h"
 #include "train/process.h"
@@ -285,6 +288,22 @@ TEST_CASE("unpacked files are checked under their own names") {
   const Outcome none = run_meshgrad({"check", (scratch.path / "tmp").string()});
   CHECK(none.code == 1);
   CHECK(contains(none.err, "needed files ending in"));
+}
+
+TEST_CASE("a killed check leaves no packed copy") {
+  const ScratchDirectory scratch;
+  const fs::path folder = scratch.path / "tmp";
+  fs::create_directory(folder);
+  std::ofstream(folder / ".a.meshgrad.tmp.0") << "of a killed writer, without O_TMPFILE";
+  test::write_npz(scratch.path / "long.npz", test::square_arrays(400'000), false);
+  test::Process process(
+      {"TMPDIR=" + folder.string(), test::program(), "check", (scratch.path / "long.npz").string()},
+      "/usr/bin/env");
+  while (process.running() && !contains(process.err_so_far(), "read long.npz"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  process.send(SIGKILL);
+  CHECK(process.wait().code == -SIGKILL);
+  CHECK(fs::is_empty(folder));
 }
 
 TEST_CASE("each target has noise by its own change") {

@@ -109,7 +109,7 @@ std::optional<std::string_view> take_line(std::string_view& text) {
 
 struct KeptRows {
   std::string text;
-  std::int64_t damaged = 0;
+  std::int64_t damaged = 0, last_step = 0;
 };
 
 /// The rows before the first whose step is beyond `last_step`, or that has the key `repeated` there. Damaged
@@ -125,6 +125,7 @@ KeptRows rows_to_keep(std::string_view content, std::int64_t last_step, const st
     if (row) {
       kept.text.append(*line).append("\n");
       kept.damaged = damaged;
+      kept.last_step = static_cast<std::int64_t>(step);
     } else {
       ++damaged;
     }
@@ -173,6 +174,11 @@ void AppendFile::append(std::span<const std::byte> bytes) {
   }
 }
 
+void AppendFile::sync() {
+  if (::fsync(descriptor_) != 0 && errno != EINVAL)
+    throw failure(path_, "to flush the file to the disk", errno);
+}
+
 std::string metrics_line(const MetricsRow& row) {
   std::string line = "{";
   for (const auto& [key, value] : row) {
@@ -189,7 +195,10 @@ MetricsLog MetricsLog::resume(const std::filesystem::path& path, std::int64_t la
   if (!path_exists(path)) return create(path);
   const KeptRows kept = rows_to_keep(read_file(path), last_step, repeated);
   if (kept.damaged > 0) write_file_atomically(path, kept.text);
-  return MetricsLog(AppendFile(path, kept.text.size()), kept.damaged);
+  MetricsLog log(AppendFile(path, kept.text.size()));
+  log.damaged_lines_ = kept.damaged;
+  log.last_kept_step_ = kept.last_step;
+  return log;
 }
 
 void MetricsLog::write(const MetricsRow& row) {

@@ -28,6 +28,8 @@ class AppendFile {
   /// Returns when the operating system has all bytes: they survive the death of the process, though not that
   /// of the machine.
   void append(std::span<const std::byte> bytes);
+  /// Returns when the disk has them: they survive a loss of power.
+  void sync();
 
  private:
   std::filesystem::path path_;
@@ -60,13 +62,16 @@ class MetricsLog {
 
   /// Whole lines before the last kept row that `resume` left out, because they were no rows.
   std::int64_t damaged_lines() const { return damaged_lines_; }
+  /// The step of the last row that `resume` kept; 0 without one.
+  std::int64_t last_kept_step() const { return last_kept_step_; }
+  /// Before a checkpoint of the same steps: a loss of power leaves no log that is shorter than it.
+  void sync() { file_.sync(); }
 
  private:
-  explicit MetricsLog(AppendFile file, std::int64_t damaged_lines = 0)
-      : file_(std::move(file)), damaged_lines_(damaged_lines) {}
+  explicit MetricsLog(AppendFile file) : file_(std::move(file)) {}
 
   AppendFile file_;
-  std::int64_t damaged_lines_ = 0;
+  std::int64_t damaged_lines_ = 0, last_kept_step_ = 0;
 };
 
 /// The numbers of a log, a map a line: numbers as they are, true and false as 1 and 0, null as NaN; strings

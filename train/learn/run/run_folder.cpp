@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/environment.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ namespace meshgrad {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr const char* kLockFile = "run.lock";
 
 std::string this_process() {
   std::array<char, 256> host{};
@@ -49,43 +52,71 @@ void make_folder(const fs::path& folder) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "run.lock";
-  descriptor_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
-  if (descriptor_ < 0) {
-    throw data_error(file.string(), "to open the file that locks the folder",
-                     std::generic_category().message(errno), "give a run directory that can be written");
-  }
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    const std::string holder = holder_of(descriptor_);
-    ::close(std::exchange(descriptor_, -1));
-    throw config_error("run.dir", "a folder that no other process writes to",
-                       folder.string() + ", which " + holder + " trains in",
-                       "wait for that run, stop it, or choose another run.dir");
-  }
-  // A file system without flock leaves the folder unlocked; the note about the holder is only for its reader.
-  const std::string holder = this_process() + "\n";
-  if (::ftruncate(descriptor_, 0) == 0) [[maybe_unused]]
-    const ::ssize_t written = ::pwrite(descriptor_, holder.data(), holder.size(), 0);
+FolderLock::FolderLock(const fs::path& folder) : FolderLock() {
+  folder_ = folder;
+  open_file();
+  // This lock holds when someone removes the file; NFS locks only files that are open for writing.
+  of_folder_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  lock(of_folder_);
+  lock(of_file_);
 }
 
 FolderLock::~FolderLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  for (const int descriptor : {of_folder_, of_file_})
+    if (descriptor >= 0) ::close(descriptor);
 }
 
-FolderLock::FolderLock(FolderLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+FolderLock::FolderLock(FolderLock&& other) noexcept : FolderLock() { *this = std::move(other); }
 
 FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
+  std::swap(folder_, other.folder_);
+  std::swap(of_folder_, other.of_folder_);
+  std::swap(of_file_, other.of_file_);
+  std::swap(locked_, other.locked_);
   return *this;
 }
 
-bool folder_is_locked(const std::filesystem::path& folder) {
-  const int file = ::open((folder / "run.lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (file < 0) return false;
-  const bool locked = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(file);
-  return locked;
+void FolderLock::renew() {
+  struct stat held {
+  }, named{};
+  if (of_file_ < 0 || ::fstat(of_file_, &held) != 0) return;
+  const bool there = ::stat((folder_ / kLockFile).c_str(), &named) == 0;
+  if (there && held.st_dev == named.st_dev && held.st_ino == named.st_ino) return;
+  ::close(std::exchange(of_file_, -1));
+  open_file();
+  lock(of_file_);
+}
+
+void FolderLock::open_file() {
+  const fs::path file = folder_ / kLockFile;
+  of_file_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+  if (of_file_ >= 0) return;
+  throw data_error(file.string(), "to open the file that locks the folder",
+                   std::generic_category().message(errno), "give a run directory that can be written");
+}
+
+/// Of the folder or its file; then the file names this process, which is only for its reader.
+void FolderLock::lock(int descriptor) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return;  // no locks
+    throw config_error("run.dir", "a folder that no other process writes to",
+                       folder_.string() + ", which " + holder_of(of_file_) + " trains in",
+                       "wait for that run, stop it, or choose another run.dir");
+  }
+  locked_ = true;
+  const std::string holder = this_process() + "\n";
+  if (descriptor == of_file_ && ::ftruncate(of_file_, 0) == 0) [[maybe_unused]]
+    const ::ssize_t written = ::pwrite(of_file_, holder.data(), holder.size(), 0);
+}
+
+bool folder_is_locked(const fs::path& folder) {
+  return std::ranges::any_of(std::array{folder, folder / kLockFile}, [](const fs::path& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) return false;
+    const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    ::close(descriptor);
+    return locked;
+  });
 }
 
 /// A file that a new run would overwrite or remove; empty when there is none. Metrics alone are those of a
@@ -104,7 +135,7 @@ std::string RunFolder::found_run(const Config& config) const {
 
 /// The files that this run will write: in a folder without a run.lock, which each run leaves, a user's.
 void RunFolder::check_files() const {
-  const std::string_view kind = path_exists(dir_ / "run.lock") ? OutputFile{}.kind : "";
+  const std::string_view kind = path_exists(dir_ / kLockFile) ? OutputFile{}.kind : "";
   for (const char* name : {"config.resolved.toml", "environment.json", "metrics.jsonl", "events.jsonl",
                            "log.txt", "loss.svg", "memory/history.json"}) {
     check_output({.path = dir_ / name,

@@ -10,8 +10,8 @@
 
 namespace meshgrad {
 
-/// Holds `FOLDER/run.lock` locked (flock) until it is destroyed or the process ends, however it ends. The
-/// file names the holder: process, host, and since when. It stays when the lock is released.
+/// Holds a folder and its file `run.lock` locked (flock) until it is destroyed or the process ends, however
+/// it ends. The file names the holder: process, host, and since when. It stays when the lock is released.
 class FolderLock {
  public:
   FolderLock() = default;  ///< holds nothing
@@ -22,8 +22,19 @@ class FolderLock {
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;
 
+  /// False on a file system without locks: then nothing keeps a second process out.
+  bool locked() const { return locked_; }
+  /// Makes and locks the file again where it was removed, and throws as the constructor does when another
+  /// process has done so since.
+  void renew();
+
  private:
-  int descriptor_ = -1;
+  void open_file();
+  void lock(int descriptor);
+
+  std::filesystem::path folder_;
+  int of_folder_ = -1, of_file_ = -1;  // descriptors
+  bool locked_ = false;
 };
 
 /// Whether a process holds a folder's lock now. Without the file, and where locks cannot be asked for: false.
@@ -44,6 +55,11 @@ class RunFolder {
   /// For a resumed run: locks the folder and removes the temporary files of a killed process. Throws
   /// DataError for a link in place of a file that the run writes.
   void reopen();
+  /// False on a file system without locks.
+  bool locked() const { return lock_.locked(); }
+  /// Before a checkpoint is written. Throws ConfigError where a second process has taken the folder, after
+  /// its run.lock was removed.
+  void check_held() { lock_.renew(); }
   void write_config(const Config& config) const;
   void write_environment(const std::vector<std::string>& command, Device device) const;
   /// Links step-NNNNNNNNN.safetensors to the same bytes as last.safetensors (copies it where the file system

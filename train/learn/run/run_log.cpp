@@ -2,6 +2,7 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/run_log.h>
 
 #include <fmt/format.h>
@@ -65,6 +66,20 @@ RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional
   if (!resumed_at) return;
   for (const auto& row : read_metrics(dir / "metrics.jsonl"))
     if (row.contains(kNoise) && row.contains(kSignal)) noise_.add({row.at(kNoise), row.at(kSignal)});
+}
+
+std::vector<std::string> RunLog::gaps(int64_t step, int64_t log_every) const {
+  std::vector<std::string> texts;
+  if (metrics_.damaged_lines() > 0)
+    texts.push_back("metrics.jsonl: left out " + counted(metrics_.damaged_lines(), "damaged line"));
+  const int64_t last = metrics_.last_kept_step();
+  if (last < step / log_every * log_every) {
+    texts.push_back(
+        fmt::format("metrics.jsonl ends at step {}, before the checkpoint of step {}: the lines between "
+                    "them are missing",
+                    last, step));
+  }
+  return texts;
 }
 
 void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 
 namespace meshgrad {
 
@@ -75,8 +76,10 @@ class RunLog {
 
   /// In samples, of the lines so far.
   std::optional<double> noise_scale() const { return noise_.scale(); }
-  /// Lines of the resumed file that were not rows and are left out.
-  int64_t damaged_lines() const { return metrics_.damaged_lines(); }
+  /// Which lines the resumed metrics.jsonl lacks, of a run at `step` that wrote one every `log_every` steps.
+  std::vector<std::string> gaps(int64_t step, int64_t log_every) const;
+  /// See MetricsLog::sync.
+  void sync() { metrics_.sync(); }
 
   /// Another line, after the pending one: call flush() first.
   void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});

@@ -116,8 +116,7 @@ bool Trainer::end_step() {
 /// Early stopping. Only counters of the checkpoint decide, so that a resumed run ends at the same step.
 bool Trainer::out_of_patience() const {
   if (config_.train.patience == 0) return false;
-  const int64_t first = learns_normalizers(config_) ? config_.normalize.warmup_steps : 0;
-  const int64_t since_best = state_.step - std::max(state_.best_step, first);
+  const int64_t since_best = state_.step - std::max(state_.best_step, warmup_steps());
   return since_best / config_.train.validate_every >= config_.train.patience;
 }
 
@@ -196,16 +195,16 @@ void Trainer::resume() {
   folder_.write_config(config_);
   tell(RunEventKind::resumed, fmt::format("resumed {} at step {}", checkpoint.string(), state_.step),
        {{"checkpoint", checkpoint.string()}});
-  if (log_->damaged_lines() > 0) {
-    tell(RunEventKind::warning,
-         fmt::format("metrics.jsonl: left out {}", counted(log_->damaged_lines(), "damaged line")));
-  }
+  for (const std::string& gap : log_->gaps(state_.step, checkpoint_config(checkpoint).train.log_every))
+    tell(RunEventKind::warning, gap);
 }
 
 /// Online normalisers first observe data, and the model does not run.
-bool Trainer::warming_up() const {
-  return learns_normalizers(config_) && state_.step < config_.normalize.warmup_steps;
+int64_t Trainer::warmup_steps() const {
+  return learns_normalizers(config_) ? config_.normalize.warmup_steps : 0;
 }
+
+bool Trainer::warming_up() const { return state_.step < warmup_steps(); }
 
 bool Trainer::learning() const {
   return learns_normalizers(config_) && state_.learned < config_.normalize.max_samples;
@@ -340,6 +339,9 @@ void Trainer::check_state(const std::optional<StepState>& seen) {
     report_non_finite("a finite gradient",
                       fmt::format("{} steps in a row without one", seen->consecutive_skips), *seen);
   }
+  const bool last = seen->steps + seen->skipped + warmup_steps() == loader_.total_steps();
+  if (last && seen->consecutive_skips > 0 && !is_finite(seen->last_loss))
+    report_non_finite("a finite loss at the last step", "nan or infinity", *seen);
 }
 
 /// Ends the run with the first non-finite value that recomputing the last skipped window finds: its weights
@@ -350,7 +352,7 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
   steps_.reset();  // frees what captured steps hold
   const bool open = !is_finite(seen.window_loss);
   const int64_t window = open ? seen.steps + seen.skipped : seen.last_skipped_step;
-  const int64_t step = window + (learns_normalizers(config_) ? config_.normalize.warmup_steps : 0);
+  const int64_t step = window + warmup_steps();
   const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
   std::string found = "every value is finite when it is recomputed";
   std::string fix = seen.batches_without_room > 0
@@ -463,7 +465,9 @@ void Trainer::save(bool best) {
   if (!ranks_.first()) return;
   const Span span("checkpoint");
   task_.dataset().check_unchanged();
+  folder_.check_held();
   flush_log();
+  if (log_) log_->sync();
   check_state(optimizer_->state());
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_);
@@ -484,6 +488,8 @@ void Trainer::tell(RunEventKind kind, std::string text, RunEvent::Fields fields)
 
 void Trainer::opened() const {
   if (options_.observer.opened) options_.observer.opened();
+  if (folder_.locked()) return;
+  tell(RunEventKind::warning, "warning: the file system has no locks: start no second process on this run");
 }
 
 void Trainer::pause() const {

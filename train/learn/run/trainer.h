@@ -37,6 +37,7 @@ class Trainer {
   void describe_parts() const;
   Recomputation same_on_all_ranks(Recomputation chosen);
   int64_t bytes_sent() const;
+  int64_t warmup_steps() const;
   bool warming_up() const;
   bool learning() const;
   void allocate_gradients();

@@ -14,17 +14,17 @@
 #include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/packed_copy.h>
 #include <meshgrad/train/tools/program/progress.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 namespace meshgrad::cli {
 namespace {
@@ -37,31 +37,6 @@ struct CheckCommand {
   std::vector<std::string> settings;
   std::string page;
   bool json = false;
-};
-
-/// A folder of its own, removed at the end. A process that is killed leaves it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "meshgrad-check-XXXXXX").string();
-    if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
-    if (error) {
-      throw data_error("TMPDIR", "a folder for a packed copy of the data", error.message(),
-                       "name another folder by the environment variable TMPDIR");
-    }
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code none;
-    std::filesystem::remove_all(path_, none);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// What was given, and the configuration that it is checked with.
@@ -80,8 +55,8 @@ struct Checked {
   }
 };
 
-Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
-  Checked checked{true, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
+Checked check_packed(const CheckCommand& command, Dataset dataset) {
+  Checked checked{true, command.path, std::move(dataset), {}, true, {}, {}, {}};
   checked.data = check_data(checked.dataset);
   try {
     checked.config = first_config(checked.dataset).config;
@@ -114,20 +89,17 @@ void add_warnings_of(const ConvertReport& report, Checked& checked) {
   }
 }
 
-/// Of what meshgrad convert reads, by way of a packed copy. It is gone before the result is printed, since
-/// the end of a pipe ends the program; the data set stays mapped.
+/// Of what meshgrad convert reads.
 Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
-  const TemporaryFolder folder;
   ConvertOptions options;
   options.input = command.path;
-  options.output = folder.path() / "data.mgd";
-  const ConvertReport report = convert(options);
+  ConvertReport report;
+  Dataset copy = packed_copy(std::move(options), report);
   if (!globals.quiet) {
-    for (const std::string& note : report.notes) print_note(note);
-    for (const std::string& line : read_lines(report.read)) print_note("read " + line);
+    print_read(report);
     print_note("read as meshgrad convert does without options; to check it with others, convert it first");
   }
-  Checked checked = check_packed(command, options.output);
+  Checked checked = check_packed(command, std::move(copy));
   checked.packed = false;
   add_warnings_of(report, checked);
   return checked;
@@ -141,7 +113,7 @@ Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
   const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed_file(command.path)));
   Checked checked = text  ? check_configuration(command)
                     : raw ? check_raw(command, globals)
-                          : check_packed(command, command.path);
+                          : check_packed(command, Dataset::open(command.path));
   checked.findings = checked.data.findings;
   if (checked.use)
     checked.findings.insert(checked.findings.end(), checked.use->findings.begin(),

@@ -99,9 +99,9 @@ void describe_world_edges(const MeshTask& task, std::vector<Finding>& findings) 
   }
 }
 
-void check_memory(const Config& config, ConfigSummary& summary) {
+void check_memory(const Config& config, const Dataset& data, ConfigSummary& summary) {
   try {
-    summary.memory = plan_memory(config, {});
+    summary.memory = plan_memory(config, {.data = data});
   } catch (const ConfigError& error) {
     summary.findings.push_back({Severity::note, "run.device",
                                 "memory was not checked: " + std::string(error.what()), "a step may not fit",
@@ -152,7 +152,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
       summary.findings.push_back({Severity::note, std::string(warning.key), warning.text,
                                   "the run takes longer for it", "change that key"});
   }
-  if (summary.train_samples > 0) check_memory(config, summary);
+  if (summary.train_samples > 0) check_memory(config, dataset, summary);
   sort_findings(summary.findings);
   return summary;
 }

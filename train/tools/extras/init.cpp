@@ -6,9 +6,9 @@
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 #include <meshgrad/train/tools/program/command.h>
-#include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/packed_copy.h>
 #include <meshgrad/train/tools/program/presets.h>
 
 #include <fmt/format.h>
@@ -29,9 +29,6 @@ fs::path packed_file(fs::path path, const GlobalOptions& globals) {
   if (!path.has_filename()) path = path.parent_path();
   fs::path packed = path;
   folder ? packed += ".mgd" : packed.replace_extension(".mgd");
-  const auto say = [&](const std::string& text) {
-    if (!globals.quiet) print_note(text);
-  };
   ConvertOptions options;
   options.input = path;
   options.output = packed;
@@ -44,10 +41,11 @@ fs::path packed_file(fs::path path, const GlobalOptions& globals) {
                                  packed.string(), path.string()));
   }
   const ConvertReport report = convert(options);
-  for (const std::string& warning : report.warnings) say("warning: " + warning);
-  for (const std::string& note : report.notes) say(note);
-  for (const std::string& line : read_lines(report.read)) say("read " + line);
-  say(fmt::format("packed {} into {}; meshgrad convert has options for node types, units, splits and dt",
+  if (globals.quiet) return packed;
+  for (const std::string& warning : report.warnings) print_note("warning: " + warning);
+  print_read(report);
+  print_note(
+      fmt::format("packed {} into {}; meshgrad convert has options for node types, units, splits and dt",
                   path.string(), packed.string()));
   return packed;
 }

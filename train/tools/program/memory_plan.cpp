@@ -257,9 +257,9 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   check_precision(plan.device, asked.precision);
   plan.room = memory_room(asked, plan.device, options.device_memory);
   const Config config = within(plan.room, asked);
-  const Dataset dataset = options.mesh
-                              ? planned_dataset(config, *options.mesh, plan.notes)
-                              : Dataset::open(config.data.path).with_edges(edge_options(config.data));
+  const Dataset dataset = options.mesh ? planned_dataset(config, *options.mesh, plan.notes)
+                                       : (options.data ? *options.data : Dataset::open(config.data.path))
+                                             .with_edges(edge_options(config.data));
   const Task task = make_task(config, dataset);  // refuses fields that do not fit
   const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);

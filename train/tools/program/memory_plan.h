@@ -71,7 +71,8 @@ struct PlanOptions {
   int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
   std::string peaks = "h200";  ///< see device_peaks; only for a GPU
   std::optional<PlannedMesh>
-      mesh;  ///< instead of the data that the configuration names; predicted plans only
+      mesh;                     ///< instead of the data that the configuration names; predicted plans only
+  std::optional<Dataset> data;  ///< what it names, where that is open already
 };
 /// Throws what opening the data set throws, InvalidArgument for a PlannedMesh that cannot be, DeviceError for
 /// a device that is not there (a predicted plan needs none), and OutOfMemory when a measured step does not

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data of any format that convert() reads, as a data set in memory-mapped pages without a file's name.
+#pragma once
+#include <meshgrad/train/convert/convert.h>
+
+namespace meshgrad::cli {
+
+/// Converts `options.input` into a file in TMPDIR that has no name once this returns: nothing is left of it
+/// however the process ends. Throws as convert() does, and DataError for TMPDIR.
+Dataset packed_copy(ConvertOptions options, ConvertReport& report);
+
+/// The notes of a conversion, and what it read, a line each.
+void print_read(const ConvertReport& report);
+
+}  // namespace meshgrad::cli
