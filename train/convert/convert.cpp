@@ -78,8 +78,8 @@ class Packer {
     if (const std::string leak = leaks_.text(); !leak.empty()) lasting.push_back(leak);
     for (const std::string& warning : lasting) warnings_.add(warning);
     lasting.insert(lasting.end(), known.begin(), known.end());
-    const PackedFileWriter::Summary summary =
-        writer_->finish(split_order, statistics_, statistics_split_, source, lasting, report_.map, input);
+    const auto summary = writer_->finish(split_order, statistics_, statistics_split_, source, lasting,
+                                         {report_.map, input, options_text(options_)});
     report_.meshes = summary.meshes;
     report_.output_bytes = summary.bytes;
     report_.splits = summary.splits;

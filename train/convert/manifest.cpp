@@ -219,6 +219,19 @@ std::string manifest_text(const ConvertOptions& options, const std::string& form
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string options_text(const ConvertOptions& options) {
+  return options_json(options).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void use_options_of(const Dataset& packed, ConvertOptions& options) {
+  const std::string text = packed.manifest();
+  if (text.empty()) return;
+  Json read = Json::parse(text).value("options", Json::object());
+  read.erase("series");
+  read.erase("separate");
+  take_options(read, options);
+}
+
 std::string hash_of_input(const ConvertOptions& options, const std::optional<Manifest>& manifest,
                           const Inputs& inputs) {
   XXH3_state_t* const state = XXH3_createState();

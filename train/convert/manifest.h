@@ -49,6 +49,9 @@ void check_packed_output(const ConvertOptions& options);
 std::string manifest_text(const ConvertOptions& options, const std::string& format, const std::string& packed,
                           const std::filesystem::path& target);
 
+/// The options that change what is packed, as JSON; those that have their default are left out.
+std::string options_text(const ConvertOptions& options);
+
 /// Identifies options, the manifest, and the names and contents of all files: equal for what gives equal
 /// packed files.
 std::string hash_of_input(const ConvertOptions& options, const std::optional<Manifest>& manifest,

@@ -53,9 +53,9 @@
 //   edges [dim + 1] x (count, mean, m2): relative position (sender minus receiver), then its norm; none where
 //     dim is 0
 //
-// The manifest says what was read from where: {"read_as": {field or role: array of the input}, "input": text,
-//   "trajectories": [{"name", "split", "record", "first_frame", "frames", "dt", "times": [s], "files":
-//   [name], "lists": [count]}]}
+// The manifest says what was read from where: {"options": {name: value}, "read_as": {field or role: array of
+//   the input}, "input": text, "trajectories": [{"name", "split", "record", "first_frame", "frames", "dt",
+//   "times": [s], "files": [name], "lists": [count]}]}
 // with trajectories in the file's order and their whole names; "input" identifies all that was read, "record"
 // is a trajectory's number in its file, and times are those of its frames, where they are known. "lists" are
 // those of its files that are frames, where each is a file: of several lists the fields are joined. "hash" is

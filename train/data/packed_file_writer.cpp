@@ -193,10 +193,12 @@ void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
                            trajectory.record, trajectory.times, record});
 }
 
-PackedFileWriter::Summary PackedFileWriter::finish(
-    const std::vector<std::string>& split_order, const DataStatistics& statistics,
-    const std::string& statistics_split, const std::string& source, const std::vector<std::string>& warnings,
-    const std::map<std::string, std::string>& read_as, const std::string& input) {
+PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string>& split_order,
+                                                   const DataStatistics& statistics,
+                                                   const std::string& statistics_split,
+                                                   const std::string& source,
+                                                   const std::vector<std::string>& warnings,
+                                                   const PackedFrom& from) {
   std::vector<std::string> names = split_order;
   for (const Entry& entry : trajectories_) {
     if (std::find(names.begin(), names.end(), entry.split) == names.end()) names.push_back(entry.split);
@@ -215,18 +217,18 @@ PackedFileWriter::Summary PackedFileWriter::finish(
   metadata_.statistics_split = statistics_split;
   metadata_.source = source;
   metadata_.warnings = warnings;
-  write_manifest(ordered, read_as, input);
+  write_manifest(ordered, from);
   write_index(ordered, statistics);
   file_.commit();
   return {metadata_.splits, static_cast<int64_t>(meshes_.size()), file_.size()};
 }
 
-void PackedFileWriter::write_manifest(const std::vector<const Entry*>& ordered,
-                                      const std::map<std::string, std::string>& read_as,
-                                      const std::string& input) {
+void PackedFileWriter::write_manifest(const std::vector<const Entry*>& ordered, const PackedFrom& from) {
   const bool known = std::ranges::any_of(ordered, [](const Entry* entry) { return !entry->files.empty(); });
-  if (!known && read_as.empty()) return;
-  nlohmann::ordered_json json{{"read_as", read_as}, {"input", input}};
+  if (!known && from.read_as.empty()) return;
+  nlohmann::ordered_json json{{"options", nlohmann::ordered_json::parse(from.options)},
+                              {"read_as", from.read_as},
+                              {"input", from.input}};
   nlohmann::ordered_json& trajectories = json["trajectories"] = nlohmann::ordered_json::array();
   for (const Entry* entry : ordered) {
     trajectories.push_back({{"name", entry->name},

@@ -29,6 +29,13 @@ struct PackedMesh {
   std::span<const float> source_points;    ///< [points, dim], where nodes are the source's cells
 };
 
+/// What the manifest says beside the trajectories.
+struct PackedFrom {
+  std::map<std::string, std::string> read_as{};  ///< field or role -> array of the input
+  std::string input{};                           ///< identifies what was read
+  std::string options = "{}";                    ///< of the conversion, JSON
+};
+
 /// Memory does not grow with the data, only with the number of trajectories and meshes. Nothing appears at
 /// the target before finish() returns; without it, or after an error, the target is as it was.
 class PackedFileWriter {
@@ -71,13 +78,11 @@ class PackedFileWriter {
     uint64_t bytes = 0;
   };
   /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
-  /// splits (those not named follow), and keep their order within one. A run on the data repeats `warnings`;
-  /// the manifest says of which array a field was `read_as`, and `input`, which identifies what was read.
+  /// splits (those not named follow), and keep their order within one. A run on the data repeats `warnings`.
   /// Throws DataError, before anything is replaced, for metadata that no reader would accept.
   Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
                  const std::string& statistics_split, const std::string& source,
-                 const std::vector<std::string>& warnings = {},
-                 const std::map<std::string, std::string>& read_as = {}, const std::string& input = "");
+                 const std::vector<std::string>& warnings = {}, const PackedFrom& from = {});
 
   /// The rows that a field of mesh `mesh` has.
   RowCounts mesh_rows(int64_t mesh) const { return row_counts(meshes_[static_cast<size_t>(mesh)]); }
@@ -92,8 +97,7 @@ class PackedFileWriter {
     std::vector<double> times;
     TrajectoryRecord record;
   };
-  void write_manifest(const std::vector<const Entry*>& ordered,
-                      const std::map<std::string, std::string>& read_as, const std::string& input);
+  void write_manifest(const std::vector<const Entry*>& ordered, const PackedFrom& from);
   void write_index(const std::vector<const Entry*>& ordered, DataStatistics statistics);
   void add_source(const PackedMesh& mesh, int64_t number);
   uint64_t append_section(std::span<const std::byte> bytes);

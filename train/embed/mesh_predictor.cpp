@@ -205,6 +205,7 @@ int MeshPredictor::dim() const { return loaded().data->dim; }
 double MeshPredictor::dt() const { return loaded().trained.dt; }
 const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded().inputs; }
 const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().targets; }
+int64_t MeshPredictor::earlier_frames() const { return loaded().earlier(); }
 
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
   Held held{.data = empty_data(trained, config)};

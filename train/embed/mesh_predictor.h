@@ -40,6 +40,8 @@ class MeshPredictor {
   double dt() const;                              ///< seconds that one step covers; 0 when unknown
   const std::vector<FieldInfo>& inputs() const;   ///< fields to set, on nodes or on the whole mesh ("graph")
   const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted
+  /// Frames before the current one that set_previous_field gives of each target.
+  int64_t earlier_frames() const;
 
   /// One mesh instead of those before. Its fields are unset. Positions, and node types of 32 bits, stay
   /// borrowed; cells and edges are read now, and the edges of data.hops and data.period made. Throws

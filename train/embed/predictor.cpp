@@ -32,18 +32,25 @@ std::optional<fs::path> training_folder(const Config& config, const fs::path& ch
 /// The data set of a run. An evaluation may be started in another folder than the training.
 std::string data_of(const Config& config, const fs::path& checkpoint, const std::string& given) {
   if (!given.empty()) return given;
-  const fs::path path = config.data.path;
-  if (path.is_absolute()) return path.string();
+  if (const auto found = data_of_run(config, checkpoint)) return found->string();
+  if (fs::path(config.data.path).is_absolute()) return config.data.path;
   const std::optional<fs::path> folder = training_folder(config, checkpoint);
-  if (folder && path_exists(*folder / path))
-    return (*folder / path).lexically_proximate(fs::current_path()).string();
-  if (path_exists(path)) return path.string();
-  throw data_error(path.string(), "the run's data set, at a path relative to the folder that train ran in",
+  throw data_error(config.data.path, "the run's data set, at a path relative to the folder that train ran in",
                    folder ? "none in " + folder->string() : "none in " + fs::current_path().string(),
                    "name the packed file with --data");
 }
 
 }  // namespace
+
+std::optional<fs::path> data_of_run(const Config& config, const fs::path& checkpoint) {
+  const fs::path path = config.data.path;
+  if (!path.is_absolute()) {
+    const std::optional<fs::path> folder = training_folder(config, checkpoint);
+    if (folder && path_exists(*folder / path))
+      return (*folder / path).lexically_proximate(fs::current_path());
+  }
+  return path_exists(path) ? std::optional(path) : std::nullopt;
+}
 
 struct Predictor::Loaded {
   Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks);

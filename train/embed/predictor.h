@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
@@ -16,10 +18,15 @@ class Runtime;
 class Task;
 struct TrainedModel;
 
+/// The packed file that a run was trained on: as the configuration names it, relative to the folder that
+/// train ran in where the checkpoint's place in run.dir tells it, else to the current folder. Nothing: it is
+/// not there.
+std::optional<std::filesystem::path> data_of_run(const Config& config,
+                                                 const std::filesystem::path& checkpoint);
+
 class Predictor {
  public:
-  /// `data_path` empty: the configuration's, relative to the folder that train ran in where the checkpoint's
-  /// place in run.dir tells it, else to the current folder. Throws DataError or ConfigError when something
+  /// `data_path` empty: data_of_run(). Throws DataError or ConfigError when something
   /// does not fit. The runtime outlives it, and so do `ranks`: with them and a configuration with
   /// ranks.partition, all ranks predict together: each calls the same functions with the same arguments and
   /// gets the same results. With ranks.parts_in_turn, it predicts in parts.

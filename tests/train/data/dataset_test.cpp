@@ -64,7 +64,7 @@ void write_graph(const fs::path& path, const Ints& mask = {1, 2, 3, 0}) {
   statistics.fields[0].add(x, kGraphTypes, 1);
   statistics.fields[1].add(std::span(label), kGraphTypes, 1);
   statistics.fields[3].add(weight, Ints(weight.size(), 0), 1);
-  writer.finish({"train"}, statistics, "train", "by hand", {}, {{"x", "features"}});
+  writer.finish({"train"}, statistics, "train", "by hand", {}, {.read_as = {{"x", "features"}}});
 }
 
 }  // namespace

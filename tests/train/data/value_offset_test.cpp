@@ -187,12 +187,13 @@ TEST_CASE("VTU files have the data's numbers with offsets") {
                         static_cast<double>(trajectory.mesh().positions[3]) + trajectory.mesh().origin[1]));
 }
 
-TEST_CASE("relative errors are those of the data's values") {
-  FieldInfo info{"u", 1, true, ""};
-  info.offset = {100.0};
+TEST_CASE("relative errors are those of the variation about the offset") {
+  FieldInfo info{"u", 1, true, "K"};
+  info.offset = {300.0};
   FieldErrors errors({info});
-  errors.add({1.0F, 0.0F}, {0.0F, 0.0F}, {1, 1});
-  CHECK(errors.fields()[0].relative_l2 == doctest::Approx(1.0 / std::sqrt(2e4)));
+  errors.add({3.0F, 4.0F, 9.0F}, {0.0F, 5.0F, 0.0F}, {1, 1, 0}, {2.0F, 1.0F, 9.0F});
+  CHECK(errors.fields()[0].relative_l2 == doctest::Approx(std::sqrt(10.0) / 5.0));
+  CHECK(errors.fields()[0].baseline_rmse == doctest::Approx(std::sqrt(10.0)));
 }
 
 TEST_CASE("a file of version 2, which has no offsets, opens") {

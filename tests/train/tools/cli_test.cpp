@@ -104,7 +104,8 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("evaluate x --stride 1.5", 2, "got \"1.5\"");
   check_command_fails("verify x --threads 4097", 2,
                       "[--threads] needed a whole number, 0 to 4096, got \"4097\"");
-  check_command_fails("rollout x --boundary foo", 2, "[--boundary] needed data or initial, got \"foo\"");
+  check_command_fails("rollout x --boundary foo", 2,
+                      "[--boundary] needed data or initial, for the run's own data, got \"foo\"");
   check_command_fails("rollout x --steps", 2, "[--steps] needed a value, got none");
   check_command_fails("convert x -o y --dt fast", 2, "[--dt] needed a number, got \"fast\"");
   check_command_fails("train c.toml --checkpoint x", 2, "[--checkpoint] needed --resume with it, got none");

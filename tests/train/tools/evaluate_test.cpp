@@ -90,15 +90,16 @@ TEST_CASE("a model of no change has the errors of the data") {
       const Evaluation e = evaluate(predictor, options);
       const double hold = direct_rmse(trajectory, neighbours(trajectory.frames(), stride));
       CHECK(hold > 1e-3);
-      CHECK(e.dynamics->no_change.at(0).rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.fields.at(0).baseline_rmse == doctest::Approx(hold).epsilon(1e-9));
       CHECK(e.fields.at(0).rmse == doctest::Approx(hold).epsilon(1e-9));
       REQUIRE(e.dynamics->rollouts.size() == 3);  // the trajectory has no 50 steps
       for (const auto& [at, steps] : {std::pair{size_t{0}, 1}, {size_t{1}, 10}, {size_t{2}, 13}}) {
         const RolloutErrors& rollout = e.dynamics->rollouts[at];
         CHECK(rollout.steps == steps);
         CHECK(rollout.rollouts == 1);
-        CHECK(rollout.fields.at(0).rmse ==
-              doctest::Approx(direct_rmse(trajectory, from_start(steps))).epsilon(1e-9));
+        const double still = direct_rmse(trajectory, from_start(steps));
+        CHECK(rollout.fields.at(0).rmse == doctest::Approx(still).epsilon(1e-9));
+        CHECK(rollout.fields.at(0).baseline_rmse == doctest::Approx(still).epsilon(1e-9));
       }
       CHECK(e.trajectories == 1);
       CHECK(predictor.step() == 4);
@@ -227,9 +228,9 @@ TEST_CASE("evaluate prints its figures as JSON") {
   const auto json = nlohmann::json::parse(outcome.out);
   CHECK(json["split"] == "test");
   CHECK(json["targets"] == "velocity");
-  for (const char* key : {"rmse", "mae", "relative_l2"}) {
+  CHECK(json["baseline"] == "nothing changes");
+  for (const char* key : {"rmse", "mae", "relative_l2", "baseline_rmse"}) {
     CHECK(json["fields"]["velocity"][key].get<double>() > 0.0);
-    CHECK(json["no_change"]["velocity"][key].get<double>() > 0.0);
     CHECK(json["rollout"]["all"]["fields"]["velocity"][key].get<double>() > 0.0);
   }
   CHECK(json["trajectories"] == 1);
@@ -249,7 +250,8 @@ TEST_CASE("evaluate prints its figures as JSON") {
                                                .out);
   CHECK(valid["split"] == "valid");
   CHECK(valid["checkpoint_step"] == 4);
-  CHECK(valid["no_change"] != json["no_change"]);
+  const char* key = "baseline_rmse";
+  CHECK(valid["fields"]["velocity"][key] != json["fields"]["velocity"][key]);
 }
 
 TEST_CASE("rollout writes a series, a file a frame and pictures") {

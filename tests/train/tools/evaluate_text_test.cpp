@@ -121,7 +121,7 @@ TEST_CASE("every field has lines of its own, in its unit") {
   CHECK(line_of(text.out, "pressure, steps 1 to 4 ").ends_with("  Pa"));
 }
 
-TEST_CASE("a model worse than no change is called that") {
+TEST_CASE("a model worse than the baseline is called that") {
   TwoFields data;
   data.config.optimizer.lr = data.config.schedule.final_lr = 1e-9;
   test::train_here(data.config);
@@ -131,9 +131,9 @@ TEST_CASE("a model worse than no change is called that") {
   });
   const Outcome outcome = data.run("evaluate");
   CAPTURE(outcome.err);
-  CHECK_MESSAGE(contains(outcome.out, "note      worse than predicting no change: velocity"), outcome.out);
+  CHECK_MESSAGE(contains(outcome.out, "note      worse than the baseline: velocity"), outcome.out);
   const auto json = nlohmann::json::parse(data.run("evaluate", {"--json"}).out);
-  CHECK(json["worse_than_no_change"].at(0) == "velocity");
+  CHECK(json["worse_than_baseline"].at(0) == "velocity");
 }
 
 TEST_CASE("inputs that a rollout reads from the data are named") {

@@ -204,6 +204,52 @@ uint64_t read_data_fingerprint(const SafetensorsView& view) {
   return value;
 }
 
+namespace {
+
+/// Of the fields in `data`; nothing for data without statistics, such as meshes in memory.
+std::optional<TrainingRanges> ranges_of(const Dataset& with_made_edges, const TrainingData& data) {
+  const Dataset dataset = with_made_edges.with_edges({});
+  const std::string& split = dataset.statistics_split();
+  if (dataset.node_type_counts().empty() || !dataset.has_split(split)) return std::nullopt;
+  TrainingRanges ranges;
+  for (const FieldInfo& field : data.fields) {
+    const FieldStatistics statistics = dataset.field_stats(field.name);
+    if (statistics.count == 0 || statistics.min.empty()) continue;
+    for (size_t c = 0; c < statistics.min.size(); ++c) {
+      const double offset = dataset.field(field.name).offset_of(c);
+      ranges.fields[field.name].push_back({statistics.min[c] + offset, statistics.max[c] + offset});
+    }
+  }
+  for (int64_t i = 0; i < dataset.size(split); ++i) {
+    const auto nodes = static_cast<double>(dataset.mesh_sizes(split, i).nodes);
+    ranges.nodes = {i == 0 ? nodes : std::min(ranges.nodes.least, nodes), std::max(ranges.nodes.most, nodes)};
+  }
+  if (const FieldStatistics edges = dataset.edge_stats(); !edges.mean.empty())
+    ranges.edge_length = edges.mean.back();
+  return ranges;
+}
+
+nlohmann::json to_json(const TrainingRanges& ranges) {
+  nlohmann::json json{{"fields", nlohmann::json::object()},
+                      {"nodes", {ranges.nodes.least, ranges.nodes.most}},
+                      {"edge_length", ranges.edge_length}};
+  for (const auto& [name, components] : ranges.fields)
+    for (const SeenRange& range : components) json["fields"][name].push_back({range.least, range.most});
+  return json;
+}
+
+TrainingRanges ranges_from(const nlohmann::json& json) {
+  const auto range = [](const nlohmann::json& pair) {
+    return SeenRange{pair.at(0).get<double>(), pair.at(1).get<double>()};
+  };
+  TrainingRanges ranges{{}, range(json.at("nodes")), json.at("edge_length").get<double>()};
+  for (const auto& [name, components] : json.at("fields").items())
+    for (const nlohmann::json& pair : components) ranges.fields[name].push_back(range(pair));
+  return ranges;
+}
+
+}  // namespace
+
 TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
   TrainingData data{dataset.dt(), {}, dataset.dim(), {}};
   const std::vector<std::string> positions(config.world_position.empty() ? 0 : 1, config.world_position);
@@ -218,6 +264,7 @@ TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
       data.fields.back().offset.clear();
     }
   }
+  data.ranges = ranges_of(dataset, data);
   return data;
 }
 
@@ -234,6 +281,7 @@ std::string to_json(const TrainingData& data) {
                                 {"on", name_of(field.on)}});
     }
   }
+  if (data.ranges) json["ranges"] = to_json(*data.ranges);
   return json.dump();
 }
 
@@ -253,6 +301,7 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
                              .unit = field.at("unit").get<std::string>(),
                              .on = static_cast<FieldOn>(on - kFieldOnNames.begin())});
     }
+    if (json.contains("ranges")) data.ranges = ranges_from(json.at("ranges"));
     const bool fits = data.dim >= 0 && data.dim <= 3;
     const bool wide = std::ranges::all_of(
         data.fields, [](const FieldInfo& field) { return field.components > 0 && field.components < 65536; });

@@ -39,6 +39,18 @@ std::map<std::string, std::string> metadata_of_state(const RunState& state, cons
 RunState read_run_state(const SafetensorsView& view, const Config& config);
 uint64_t read_data_fingerprint(const SafetensorsView& view);
 
+/// The least and the greatest value.
+struct SeenRange {
+  double least = 0, most = 0;
+};
+
+/// What a model has seen: values of the split that the statistics are of.
+struct TrainingRanges {
+  std::map<std::string, std::vector<SeenRange>> fields;  ///< inputs and targets, per component
+  SeenRange nodes;                                       ///< of a mesh
+  double edge_length = 0;                                ///< mean
+};
+
 /// What must be the same of the data that a model was trained on and of the data that it predicts. Stored in
 /// checkpoints.
 struct TrainingData {
@@ -47,6 +59,8 @@ struct TrainingData {
       offsets;  ///< FieldInfo::offset of inputs and targets that have one
   int dim = 0;  ///< of positions; 0 in checkpoints of earlier versions, which describe no fields
   std::vector<FieldInfo> fields;  ///< inputs and targets, without offsets
+  /// Nothing in checkpoints of earlier versions, and of data without statistics.
+  std::optional<TrainingRanges> ranges = {};
 };
 TrainingData training_data(const Dataset& dataset, const DataConfig& config);
 

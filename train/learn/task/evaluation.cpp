@@ -63,10 +63,14 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
   }
 }
 
+std::string baseline_name(bool over_time) {
+  return over_time ? "nothing changes" : "the mean of the training split over the nodes of a type";
+}
+
 FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets) : targets_(targets), sums_(targets.size()) {}
 
 void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& truth,
-                      const std::vector<uint8_t>& mask) {
+                      const std::vector<uint8_t>& mask, const std::vector<float>& baseline) {
   const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
   for (size_t node = 0; node < mask.size(); ++node) {
     if (mask[node] == 0) continue;
@@ -74,12 +78,13 @@ void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& 
     for (size_t field = 0; field < targets_.size(); ++field) {
       Sums& sums = sums_[field];
       for (int c = 0; c < targets_[field].components; ++c, ++at) {
-        const double error = static_cast<double>(ours[at]) - static_cast<double>(truth[at]);
-        const double value =
-            static_cast<double>(truth[at]) + targets_[field].offset_of(static_cast<size_t>(c));
+        const auto value = static_cast<double>(truth[at]);
+        const double error = static_cast<double>(ours[at]) - value;
+        const double missed = static_cast<double>(baseline[at]) - value;
         sums.squares += error * error;
         sums.absolute += std::abs(error);
         sums.truth_squares += value * value;
+        sums.baseline_squares += missed * missed;
         sums.count += 1.0;
       }
     }
@@ -94,7 +99,8 @@ std::vector<FieldError> FieldErrors::fields() const {
     fields.push_back({targets_[i].name, targets_[i].unit,
                       sums.count > 0.0 ? std::sqrt(sums.squares / sums.count) : none,
                       sums.count > 0.0 ? sums.absolute / sums.count : none,
-                      sums.truth_squares > 0.0 ? std::sqrt(sums.squares / sums.truth_squares) : none});
+                      sums.truth_squares > 0.0 ? std::sqrt(sums.squares / sums.truth_squares) : none,
+                      sums.count > 0.0 ? std::sqrt(sums.baseline_squares / sums.count) : none});
   }
   return fields;
 }
@@ -102,16 +108,18 @@ std::vector<FieldError> FieldErrors::fields() const {
 std::vector<double> FieldErrors::sums() const {
   std::vector<double> values;
   for (const Sums& sums : sums_)
-    values.insert(values.end(), {sums.squares, sums.absolute, sums.truth_squares, sums.count});
+    values.insert(values.end(),
+                  {sums.squares, sums.absolute, sums.truth_squares, sums.baseline_squares, sums.count});
   return values;
 }
 
 void FieldErrors::add_sums(std::span<const double> sums) {
   for (size_t i = 0; i < sums_.size(); ++i) {
-    sums_[i].squares += sums[4 * i];
-    sums_[i].absolute += sums[4 * i + 1];
-    sums_[i].truth_squares += sums[4 * i + 2];
-    sums_[i].count += sums[4 * i + 3];
+    sums_[i].squares += sums[5 * i];
+    sums_[i].absolute += sums[5 * i + 1];
+    sums_[i].truth_squares += sums[5 * i + 2];
+    sums_[i].baseline_squares += sums[5 * i + 3];
+    sums_[i].count += sums[5 * i + 4];
   }
 }
 
@@ -150,8 +158,8 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
   return all;
 }
 
-// The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of the horizons.
-constexpr size_t kOneStep = 0, kNoChange = 1, kAllSteps = 2, kFirstHorizon = 3;
+// The places in ErrorSums of dynamics: of one step, of all steps of rollouts, of the horizons.
+constexpr size_t kOneStep = 0, kAllSteps = 1, kFirstHorizon = 2;
 
 ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
                              const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
@@ -163,17 +171,17 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
   for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
     const FieldState state = task.state_at(trajectory, t);
     const std::vector<float> truth = task.fields.target_values(trajectory, t + 1);
-    errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask);
-    errors[kNoChange].add(state.current, truth, mask);
+    errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask, state.current);
   }
   const int64_t steps = rollout_frames(task, trajectory, {});
+  const std::vector<float> start = task.fields.target_values(trajectory, range.first);
   int64_t step = 0;
   const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
     ++step;
-    errors[kAllSteps].add(ours, truth, mask);
+    errors[kAllSteps].add(ours, truth, mask, start);
     for (size_t i = 0; i < options.horizons.size(); ++i) {
       if (step <= options.horizons[i] && options.horizons[i] <= steps)
-        errors[kFirstHorizon + i].add(ours, truth, mask);
+        errors[kFirstHorizon + i].add(ours, truth, mask, start);
     }
   };
   try {
@@ -217,7 +225,7 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
         return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
       });
   result.fields = sums[kOneStep].fields();
-  errors.no_change = sums[kNoChange].fields();
+  result.baseline = baseline_name(true);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < result.trajectories; ++i)
     lengths.push_back(rollout_frames(task, task.dataset.trajectory(options.split, i), {}));
@@ -245,13 +253,15 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
     ErrorSums errors = zeros;
     const TrajectoryView trajectory = task.dataset.trajectory(options.split, i);
     const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
+    const std::vector<float> mean = task.mean_values(trajectory.mesh());
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const FieldState truth = task.state_at(trajectory, t);
-      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask);
+      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask, mean);
     }
     return errors;
   });
   result.fields = sums.front().fields();
+  result.baseline = baseline_name(false);
   return result;
 }
 

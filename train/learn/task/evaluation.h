@@ -37,12 +37,16 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
 /// Frames that roll_out makes.
 int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory, const RolloutOptions& options);
 
+/// Evaluation::baseline of a task over time, or without.
+std::string baseline_name(bool over_time);
+
 /// Sums of errors, field by field; every compared value counts the same.
 class FieldErrors {
  public:
   explicit FieldErrors(const std::vector<FieldInfo>& targets);
-  /// Values [nodes, outputs] where `mask` [nodes] is not 0.
-  void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask);
+  /// Values [nodes, outputs] where `mask` [nodes] is not 0; `baseline` is what ours are compared with.
+  void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask,
+           const std::vector<float>& baseline);
   /// NaN while nothing was added.
   std::vector<FieldError> fields() const;
 
@@ -52,7 +56,7 @@ class FieldErrors {
 
  private:
   struct Sums {
-    double squares = 0.0, absolute = 0.0, truth_squares = 0.0, count = 0.0;
+    double squares = 0.0, absolute = 0.0, truth_squares = 0.0, baseline_squares = 0.0, count = 0.0;
   };
   std::vector<FieldInfo> targets_;
   std::vector<Sums> sums_;

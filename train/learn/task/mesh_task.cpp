@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <map>
 
 namespace meshgrad {
 namespace {
@@ -260,6 +262,25 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
     room += missing;
     if (room > most_world_edges(mesh.nodes)) throw too_many_world_edges(frame_name(trajectory, t));
   }
+}
+
+std::vector<float> MeshTask::mean_values(const MeshView& mesh) const {
+  std::map<int32_t, std::vector<float>> means;
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(mesh.nodes * fields.outputs));
+  for (const int32_t type : mesh.node_type) {
+    const auto [found, added] = means.try_emplace(type);
+    std::vector<float>& mean = found->second;
+    for (const FieldInfo& target : added ? fields.targets : std::vector<FieldInfo>()) {
+      // A type that the training split does not have gets the mean over all nodes.
+      FieldStatistics of_type = dataset.field_stats(target.name, NodeTypeSet{type});
+      if (of_type.count == 0) of_type = dataset.field_stats(target.name);
+      std::ranges::transform(of_type.mean, std::back_inserter(mean),
+                             [](double value) { return static_cast<float>(value); });
+    }
+    values.insert(values.end(), mean.begin(), mean.end());
+  }
+  return values;
 }
 
 void MeshTask::advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,

@@ -71,6 +71,8 @@ class MeshTask {
   void check_read(std::string_view split, const std::vector<Sample>& samples) const;
   /// Statistics of a field over the predicted nodes of the training split.
   FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
+  /// [nodes, outputs]: means of the targets in the training split, over the nodes of a node's type.
+  std::vector<float> mean_values(const MeshView& mesh) const;
 
   // Predictions.
   /// The state at frame t, from the data.

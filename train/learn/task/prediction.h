@@ -43,9 +43,12 @@ struct RolloutFrame {
 /// Errors of one field over all its components, in its unit.
 struct FieldError {
   std::string name, unit;
-  double rmse = 0.0;         ///< root of the mean squared error
-  double mae = 0.0;          ///< mean absolute error
-  double relative_l2 = 0.0;  ///< |ours - truth| / |truth|, over everything compared; NaN where the truth is 0
+  double rmse = 0.0;  ///< root of the mean squared error
+  double mae = 0.0;   ///< mean absolute error
+  /// |ours - truth| / |truth - FieldInfo::offset|, over everything compared; NaN where the truth is 0. The
+  /// offset, of fields far from zero, would make each error look small.
+  double relative_l2 = 0.0;
+  double baseline_rmse = 0.0;  ///< of Evaluation::baseline for the same values; NaN without one
 };
 
 struct EvaluateOptions {
@@ -71,8 +74,6 @@ struct RolloutErrors {
 
 /// Errors over time.
 struct DynamicsErrors {
-  /// Of predicting that nothing changes, from the same frames as Evaluation::fields.
-  std::vector<FieldError> no_change;
   /// Over steps 1 to h for each of EvaluateOptions::horizons, ascending: each where a rollout is longer, over
   /// the rollouts that have so many steps. The last one is over all steps of all rollouts; its `steps` are
   /// those of the longest.
@@ -92,6 +93,9 @@ struct Evaluation {
   int64_t trajectories = 0;
   std::string targets;                  ///< "velocity, pressure"
   std::vector<FieldError> fields = {};  ///< of one prediction: one step ahead, or of the steady fields
+  /// What a model has to beat, for people: over time that nothing changes, from the same frame; else the mean
+  /// of the training split over the nodes of a type. Empty: none.
+  std::string baseline = {};
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};
 };

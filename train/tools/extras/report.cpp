@@ -184,13 +184,12 @@ Json errors_over_steps(const Evaluation& evaluation) {
             {"trajectories", evaluation.trajectories},
             {"steady", !evaluation.dynamics.has_value()},
             {"fields", errors_json(evaluation.fields)},
-            {"no_change", nullptr},
+            {"baseline", evaluation.baseline},
             {"rollouts", Json::array()},
             {"metrics", Json::array()}};
   for (const Metric& metric : evaluation.metrics)
     json["metrics"].push_back({metric.name, metric.value, metric.unit});
   if (!evaluation.dynamics) return json;
-  json["no_change"] = errors_json(evaluation.dynamics->no_change);
   for (const RolloutErrors& rollout : evaluation.dynamics->rollouts)
     json["rollouts"].push_back({{"steps", rollout.steps}, {"fields", errors_json(rollout.fields)}});
   return json;

@@ -12,14 +12,18 @@ namespace meshgrad::cli {
 nlohmann::ordered_json errors_json(const std::vector<FieldError>& fields) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const FieldError& field : fields) {
-    json[field.name] = {
-        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
+    json[field.name] = {{"unit", field.unit},
+                        {"rmse", field.rmse},
+                        {"mae", field.mae},
+                        {"relative_l2", field.relative_l2},
+                        {"baseline_rmse", field.baseline_rmse}};
   }
   return json;
 }
 
 std::string errors_header(std::string_view title) {
-  return fmt::format("{:<30} {:>10} {:>10} {:>11}  unit\n", title, "RMSE", "MAE", "relative L2");
+  return fmt::format("{:<26} {:>9} {:>9} {:>11} {:>9}  unit\n", title, "RMSE", "MAE", "relative L2",
+                     "/baseline");
 }
 
 std::string errors_lines(const std::vector<FieldError>& fields, std::string_view where) {
@@ -30,7 +34,9 @@ std::string errors_lines(const std::vector<FieldError>& fields, std::string_view
     const std::string relative = !std::isfinite(l2) ? "-"
                                  : l2 < 1e3         ? fmt::format("{:.4f}", l2)
                                                     : fmt::format("{:.3e}", l2);
-    text += fmt::format("{:<30} {:>10.3e} {:>10.3e} {:>11}  {}\n", name, field.rmse, field.mae, relative,
+    const double ratio = field.rmse / field.baseline_rmse;
+    text += fmt::format("{:<26} {:>9.3e} {:>9.3e} {:>11} {:>9}  {}\n", name, field.rmse, field.mae, relative,
+                        std::isfinite(ratio) ? fmt::format("{:.3f}", ratio) : "-",
                         field.unit.empty() ? "-" : field.unit);
   }
   return text;
@@ -38,6 +44,22 @@ std::string errors_lines(const std::vector<FieldError>& fields, std::string_view
 
 std::string note_lines(std::string_view text) {
   return wrapped(text, kTextWidth, "note      ", "          ") + "\n";
+}
+
+std::vector<std::string> fields_worse_than_baseline(const std::vector<FieldError>& fields) {
+  std::vector<std::string> names;
+  for (const FieldError& field : fields)
+    if (!(field.rmse <= field.baseline_rmse)) names.push_back(field.name);
+  return names;
+}
+
+std::string baseline_notes(std::string_view baseline, const std::vector<FieldError>& fields) {
+  if (baseline.empty()) return "";
+  const std::vector<std::string> worse = fields_worse_than_baseline(fields);
+  std::string text =
+      note_lines(fmt::format("baseline: {}; /baseline is RMSE over that of the baseline", baseline));
+  if (!worse.empty()) text += note_lines("worse than the baseline: " + listed(worse));
+  return text;
 }
 
 std::string given_notes(const std::vector<std::string>& inputs_from_data) {

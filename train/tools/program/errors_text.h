@@ -10,13 +10,18 @@
 
 namespace meshgrad::cli {
 
-/// An object: name -> {unit, rmse, mae, relative_l2}; a value that is not finite is null.
+/// An object: name -> {unit, rmse, mae, relative_l2, baseline_rmse}; a value that is not finite is null.
 nlohmann::ordered_json errors_json(const std::vector<FieldError>& fields);
 
 /// The header of a table of errors: `title` over the names.
 std::string errors_header(std::string_view title);
 /// A line a field, in its unit; `where` follows the name ("velocity, steps 1 to 10").
 std::string errors_lines(const std::vector<FieldError>& fields, std::string_view where = {});
+
+/// Fields whose RMSE is not at most that of the baseline: larger, or NaN.
+std::vector<std::string> fields_worse_than_baseline(const std::vector<FieldError>& fields);
+/// What the baseline is (Evaluation::baseline), and which fields are worse, as notes.
+std::string baseline_notes(std::string_view baseline, const std::vector<FieldError>& fields);
 
 /// "note      TEXT", wrapped to 80 columns.
 std::string note_lines(std::string_view text);

@@ -12,21 +12,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
 namespace {
-
-/// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
-std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
-                                           const std::vector<FieldError>& reference) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    if (!(ours[i].rmse <= reference[i].rmse)) names.push_back(ours[i].name);
-  }
-  return names;
-}
 
 struct EvaluateCommand {
   std::string run;
@@ -46,10 +35,12 @@ std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
                               {"targets", e.targets},
                               {"fields", errors_json(e.fields)}};
   for (const Metric& metric : e.metrics) json["metrics"][metric.name] = metric.value;
+  if (!e.baseline.empty()) {
+    json["baseline"] = e.baseline;
+    json["worse_than_baseline"] = fields_worse_than_baseline(e.fields);
+  }
   if (e.dynamics) {
     const DynamicsErrors& errors = *e.dynamics;
-    json["no_change"] = errors_json(errors.no_change);
-    json["worse_than_no_change"] = fields_worse_than(e.fields, errors.no_change);
     for (const RolloutErrors& rollout : errors.rollouts) {
       const bool all = &rollout == &errors.rollouts.back();
       json["rollout"][all ? "all" : std::to_string(rollout.steps)] = {
@@ -59,19 +50,6 @@ std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
     json["inputs_from_data"] = errors.inputs_from_data;
   }
   return json.dump(2) + "\n";
-}
-
-std::string no_change_text(const std::vector<FieldError>& ours, const std::vector<FieldError>& no_change) {
-  std::string text;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    const double ratio = ours[i].rmse / no_change[i].rmse;
-    text +=
-        fmt::format("{:<30} {:>10.3e}  {}\n", no_change[i].name + ", if nothing changes", no_change[i].rmse,
-                    std::isfinite(ratio) ? fmt::format("the model has {:.3f} times this", ratio) : "");
-  }
-  const std::vector<std::string> worse = fields_worse_than(ours, no_change);
-  if (worse.empty()) return text;
-  return text + note_lines("worse than predicting no change: " + listed(worse));
 }
 
 std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
@@ -103,8 +81,9 @@ std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
     text += fmt::format("{:<36} {:>10.4g}{}{}\n", metric.name, metric.value, metric.unit.empty() ? "" : " ",
                         metric.unit);
   if (!e.fields.empty()) text += errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
+  text += baseline_notes(e.baseline, e.fields);
   if (!e.dynamics) return text;
-  return text + no_change_text(e.fields, e.dynamics->no_change) + "\n" + to_text(*e.dynamics, e.trajectories);
+  return text + "\n" + to_text(*e.dynamics, e.trajectories);
 }
 
 int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,

@@ -6,6 +6,7 @@
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/predict_new.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 #include <meshgrad/train/tools/program/usage.h>
 
@@ -18,6 +19,7 @@ namespace {
 
 struct PredictCommand {
   std::string run;
+  std::vector<std::string> inputs;
   std::string checkpoint = "best";
   std::string data;
   std::string directory;
@@ -37,7 +39,8 @@ std::string to_json(const PredictionFiles& files, const std::string& directory) 
 std::string to_text(const PredictionFiles& files, const std::string& directory) {
   std::string text = fmt::format("{} in {}  (open in ParaView)\n",
                                  counted(static_cast<int64_t>(files.meshes.size()), "VTU file"), directory) +
-                     errors_header("field") + errors_lines(files.fields);
+                     errors_header("field") + errors_lines(files.fields) +
+                     baseline_notes(baseline_name(false), files.fields);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
 }
@@ -66,6 +69,18 @@ int run_rank(const PredictCommand& command, const GlobalOptions& globals,
 }
 
 int run(const PredictCommand& command, const GlobalOptions& globals) {
+  if (!command.inputs.empty()) {
+    return on_first_rank([&] {
+      return predict_new(
+          {.inputs = command.inputs,
+           .device = command.device,
+           .threads = command.threads,
+           .json = command.json,
+           .directory = command.directory.empty() ? std::filesystem::path(command.run) / "predictions_new"
+                                                  : std::filesystem::path(command.directory)},
+          find_checkpoint(command.run, command.checkpoint), false, globals);
+    });
+  }
   return on_predicting_ranks(command.run, command.checkpoint,
                              [&](const std::filesystem::path& checkpoint, Ranks& ranks) {
                                return run_rank(command, globals, checkpoint, ranks);
@@ -75,19 +90,26 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
 }  // namespace
 
 void add_predict(CommandLine& line) {
-  CLI::App* predict =
-      add_command(line.app, "predict", "Predict steady fields, and write prediction, truth and error as VTU",
-                  {"meshgrad predict runs/poisson", "meshgrad predict runs/poisson --meshes 10 -o out"});
+  CLI::App* predict = add_command(
+      line.app, "predict",
+      "Predict steady fields: of new data, or of the run's own beside truth and error; writes VTU",
+      {"meshgrad predict runs/poisson part_a.vtu part_b.vtu -o out", "meshgrad predict runs/poisson",
+       "meshgrad predict runs/poisson --meshes 10 -o out"});
   const auto options = std::make_shared<PredictCommand>();
   predict->add_option("RUN", options->run, "Run directory")->required();
-  predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
-  predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
-      ->type_name("N")
-      ->check(whole_number(1));
+  CLI::Option* split =
+      predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
+  CLI::Option* meshes =
+      predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
+          ->type_name("N")
+          ->check(whole_number(1));
   predict->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
       ->type_name("DIR");
   predict->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  predict->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  CLI::Option* data =
+      predict->add_option("--data", options->data, "Another packed file than the run's, with truth")
+          ->type_name("FILE");
+  add_new_data(*predict, options->inputs, {split, meshes, data});
   add_device(*predict, options->device);
   add_threads(*predict, options->threads);
   add_json(*predict, options->json);

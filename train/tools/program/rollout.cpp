@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
@@ -6,6 +7,7 @@
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/predict_new.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 #include <meshgrad/train/tools/program/usage.h>
 
@@ -18,6 +20,7 @@ namespace {
 
 struct RolloutCommand {
   std::string run;
+  std::vector<std::string> inputs;
   std::string checkpoint = "best";
   std::string data;
   std::string boundary;
@@ -51,7 +54,7 @@ std::string to_text(const RolloutFiles& files) {
         fmt::format("the data ends after {}: from there on boundary values are held, and nothing is compared",
                     counted(files.compared, "step")));
   }
-  return text + given_notes(files.inputs_from_data);
+  return text + baseline_notes(baseline_name(true), files.fields) + given_notes(files.inputs_from_data);
 }
 
 int run_rank(const RolloutCommand& command, const GlobalOptions& globals,
@@ -82,6 +85,24 @@ int run_rank(const RolloutCommand& command, const GlobalOptions& globals,
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
+  if (!command.inputs.empty()) {
+    return on_first_rank([&] {
+      return predict_new(
+          {.inputs = command.inputs,
+           .device = command.device,
+           .threads = command.threads,
+           .json = command.json,
+           .directory = command.directory.empty() ? std::filesystem::path(command.run) / "rollouts_new"
+                                                  : std::filesystem::path(command.directory),
+           .steps = command.files.steps,
+           .boundary = command.boundary.empty() ? "initial" : command.boundary},
+          find_checkpoint(command.run, command.checkpoint), true, globals);
+    });
+  }
+  if (!command.boundary.empty() && command.boundary != "data" && command.boundary != "initial") {
+    throw config_error("--boundary", "data or initial, for the run's own data", '"' + command.boundary + '"',
+                       "name new data after RUN to give a table of values");
+  }
   return on_predicting_ranks(command.run, command.checkpoint,
                              [&](const std::filesystem::path& checkpoint, Ranks& ranks) {
                                return run_rank(command, globals, checkpoint, ranks);
@@ -93,31 +114,40 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
 void add_rollout(CommandLine& line) {
   CLI::App* rollout =
       add_command(line.app, "rollout", "Feed predictions back as inputs, and write files for ParaView",
-                  {"meshgrad rollout runs/cylinder --split test --trajectory 0",
+                  {"meshgrad rollout runs/cylinder new_case.vtu --steps 200 -o out",
+                   "meshgrad rollout runs/cylinder --split test --trajectory 0",
                    "meshgrad rollout runs/cylinder --steps 50 -o out"});
   const auto options = std::make_shared<RolloutCommand>();
   rollout->add_option("RUN", options->run, "Run directory")->required();
-  rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
-  rollout->add_option("--trajectory", options->files.trajectory, "Index of the trajectory within the split")
-      ->type_name("N")
-      ->check(whole_number(0))
-      ->capture_default_str();
+  CLI::Option* split =
+      rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
+  CLI::Option* trajectory =
+      rollout
+          ->add_option("--trajectory", options->files.trajectory, "Index of the trajectory within the split")
+          ->type_name("N")
+          ->check(whole_number(0))
+          ->capture_default_str();
   rollout
       ->add_option("--steps", options->files.steps,
                    "Steps (default: rollout.steps, or to the end of the data)")
       ->type_name("N")
       ->check(whole_number(0));
-  rollout->add_flag("--beyond-data", options->files.beyond_data,
-                    "Allow more steps than the data has; boundary values are then held");
+  CLI::Option* beyond =
+      rollout->add_flag("--beyond-data", options->files.beyond_data,
+                        "Allow more steps than the data has; boundary values are then held");
   rollout->add_option("-o,--output", options->directory, "Output folder (default: inside the run directory)")
       ->type_name("DIR");
   rollout->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  rollout->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
+  CLI::Option* data =
+      rollout->add_option("--data", options->data, "Packed file to use instead of the run's, with truth")
+          ->type_name("FILE");
+  add_new_data(*rollout, options->inputs, {split, trajectory, beyond, data});
   rollout
-      ->add_option("--boundary", options->boundary,
-                   "Values of nodes that are not predicted (default: rollout.boundary)")
-      ->type_name("data|initial")
-      ->check(one_of({"data", "initial"}));
+      ->add_option(
+          "--boundary", options->boundary,
+          "Values of nodes that are not predicted: as in the data, as in the first frame (default of "
+          "new data), or a table time,node_type,FIELD... (default: rollout.boundary)")
+      ->type_name("data|initial|FILE.csv");
   add_device(*rollout, options->device);
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);

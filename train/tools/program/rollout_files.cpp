@@ -2,7 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/tools/program/field_frame.h>
-#include <meshgrad/train/tools/program/markup.h>
+#include <meshgrad/train/tools/program/prediction_folder.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 #include <meshgrad/train/tools/program/vtu.h>
 
@@ -10,10 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <set>
-#include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace meshgrad {
@@ -41,45 +38,6 @@ fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFr
   return path;
 }
 
-/// A field's name as part of a file's name: a name such as "../x" must not lead out of the folder.
-std::string file_name(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(),
-      [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' '; }, '_');
-  return name;
-}
-
-/// Whether a name is `before`, a number or two joined by '_', and `after`.
-bool is_numbered(std::string_view name, std::string_view before, std::string_view after) {
-  if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after))
-    return false;
-  name.remove_prefix(before.size());
-  name.remove_suffix(after.size());
-  return name.find_first_not_of("0123456789_") == name.npos;
-}
-
-/// Makes the folder, or removes from it what an earlier call wrote, so that none of it stays beside fewer new
-/// files. `is_ours` knows all names that this call may write. Throws DataError, before it removes anything,
-/// for a file of such a name that was written by another program.
-void begin_folder(const fs::path& directory, const std::function<bool(const std::string& name)>& is_ours) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  std::vector<fs::path> earlier;
-  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
-    if (is_ours(at->path().filename().string())) earlier.push_back(at->path());
-  for (const fs::path& path : earlier) {
-    check_output({.path = path,
-                  .option = "-o",
-                  .kind = "a file that meshgrad wrote there",
-                  .is_of_kind = has_mark,
-                  .fix = "choose another folder with -o, or move that file"});
-  }
-  for (size_t i = 0; i < earlier.size() && !error; ++i) fs::remove(earlier[i], error);
-  if (error)
-    throw data_error(directory.string(), "a folder that can be written", error.message(),
-                     "choose another with -o");
-}
-
 class RolloutWriter {
  public:
   RolloutWriter(const MeshTask& task, const RolloutFilesOptions& options, const TrajectoryView& trajectory)
@@ -102,8 +60,8 @@ class RolloutWriter {
   /// The frame that the rollout starts from.
   void start() {
     const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
-    const std::vector<float> values = task_.fields.target_values(trajectory_, t);
-    write_frame(split_fields(task_.fields, values, values), values, t);
+    start_ = task_.fields.target_values(trajectory_, t);
+    write_frame(split_fields(task_.fields, start_, start_), start_, t);
   }
 
   void add(const RolloutFrame& frame) {
@@ -113,7 +71,7 @@ class RolloutWriter {
     if (!frame.truth.empty()) {
       if (picture_steps_.contains(files_.steps)) draw(fields, time_of(frame.t));
       ++files_.compared;
-      errors_.add(frame.ours, frame.truth, mask_);
+      errors_.add(frame.ours, frame.truth, mask_, start_);
     }
     if (options_.progress) options_.progress(files_.steps, total_);
   }
@@ -166,6 +124,7 @@ class RolloutWriter {
   int64_t total_;
   std::set<int64_t> picture_steps_;
   std::vector<uint8_t> mask_;
+  std::vector<float> start_;
   FieldErrors errors_;
   std::vector<PvdEntry> entries_;
   RolloutFiles files_;
@@ -226,11 +185,12 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, i);
     const MeshView& mesh = trajectory.mesh();
     const std::vector<uint8_t> mask = selection.predicted_mask(mesh);
+    const std::vector<float> mean = task.mean_values(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const std::vector<float> ours = predict_steady(predictor, trajectory, t);
       if (!options.writes) continue;
       const std::vector<float> truth = selection.target_values(trajectory, t);
-      errors.add(ours, truth, mask);
+      errors.add(ours, truth, mask, mean);
       const std::vector<FieldFrame> fields = split_fields(selection, ours, truth);
       const std::string name =
           trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);

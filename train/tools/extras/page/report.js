@@ -228,31 +228,34 @@ function write_errors() {
   const missing = runs.filter(run => run.evaluation === null)
     .map(run => `${run.name}: no errors (${run.without_evaluation}).`);
   const splits = new Set(evaluated.map(run => run.evaluation.split));
+  const baselines = new Set(evaluated.map(run => run.evaluation.baseline).filter(text => text));
   for (const run of evaluated)
     for (const [name, value, unit] of run.evaluation.metrics) missing.push(`${run.name}: ${name} ${short(value)} ${unit}.`);
-  fill_in('errors_note', [...splits].map(split => `Split ${split}, in physical units. `).join(''), missing.join(' '));
+  fill_in('errors_note', [...splits].map(split => `Split ${split}, in physical units. `).join('') +
+          [...baselines].map(text => `Baseline: ${text}. `).join(''), missing.join(' '));
   if (evaluated.length === 0) return;
   const rows = [];
   for (const run of evaluated) {
-    const {fields, no_change, steady, checkpoint_step} = run.evaluation;
+    const {fields, steady, checkpoint_step} = run.evaluation;
     for (const field in fields) {
-      const {unit, rmse, mae, relative_l2} = fields[field];
-      const ratio = no_change?.[field]?.rmse ? short(rmse / no_change[field].rmse) : '-';
+      const {unit, rmse, mae, relative_l2, baseline_rmse} = fields[field];
+      const ratio = baseline_rmse ? short(rmse / baseline_rmse) : '-';
       rows.push([name_cell(run), String(checkpoint_step), field, steady ? 'prediction' : 'one step', short(rmse), short(mae),
                  short(relative_l2), unit || '-', ratio]);
     }
   }
   fill_in('errors', table(['', 'number', 'name', '', 'number', 'number', 'number', '', 'number'],
-    ['run', 'step', 'field', 'of', 'RMSE', 'MAE', 'relative L2', 'unit', 'RMSE / no change'], rows));
+    ['run', 'step', 'field', 'of', 'RMSE', 'MAE', 'relative L2', 'unit', 'RMSE / baseline'], rows));
   fill_in('horizons', ...rollout_fields().map((field, i) => {
     const {unit} = rollouts_of(field)[0].run.evaluation.fields[field];
     const lines = rollouts_of(field).flatMap(({run, steps, errors}) => errors.map((error, k) =>
-      [name_cell(run), String(steps[k]), short(error.rmse), short(error.mae), short(error.relative_l2)]));
+      [name_cell(run), String(steps[k]), short(error.rmse), short(error.mae), short(error.relative_l2),
+       error.baseline_rmse ? short(error.rmse / error.baseline_rmse) : '-']));
     return element('div', {},
       element('p', {}, `RMSE of ${field} over the steps of a rollout up to each horizon${unit ? `, ${unit}` : ''}`),
       element('div', {className: 'chart', id: `horizon_${i}`}),
-      element('div', {className: 'scroll'}, table(['', 'number', 'number', 'number', 'number'],
-        [`rollout of ${field}`, 'steps 1 to', 'RMSE', 'MAE', 'relative L2'], lines)));
+      element('div', {className: 'scroll'}, table(['', 'number', 'number', 'number', 'number', 'number'],
+        [`rollout of ${field}`, 'steps 1 to', 'RMSE', 'MAE', 'relative L2', 'RMSE / baseline'], lines)));
   }));
 }
 

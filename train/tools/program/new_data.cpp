@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/tools/program/boundary_table.h>
+#include <meshgrad/train/tools/program/new_data.h>
+#include <meshgrad/train/tools/program/prediction_folder.h>
+#include <meshgrad/train/tools/program/seen_ranges.h>
+#include <meshgrad/train/tools/program/vtu.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using From = NewBoundary::From;
+
+bool contains(const std::vector<int64_t>& types, int64_t type) {
+  return std::ranges::find(types, type) != types.end();
+}
+
+/// What a model reads and predicts, held against the fields of new data.
+class NewFields {
+ public:
+  NewFields(const MeshPredictor& predictor, const Dataset& data) : predictor_(predictor), data_(data) {}
+
+  const FieldInfo* find(const std::string& name) const {
+    const auto found = std::ranges::find(data_.fields(), name, &FieldInfo::name);
+    return found == data_.fields().end() ? nullptr : &*found;
+  }
+
+  void check() const {
+    if (data_.dim() != predictor_.dim()) {
+      throw data_error(source(),
+                       fmt::format("positions in {}-D, as the model was trained with", predictor_.dim()),
+                       fmt::format("{}-D", data_.dim()), "give data of the same dimensions");
+    }
+    for (const FieldInfo& field : predictor_.inputs())
+      if (!is_target(field.name)) check(field, true);
+    for (const FieldInfo& field : predictor_.targets()) check(field, over_time());
+    const int64_t types = predictor_.config().data.node_types;
+    if (data_.node_types() > types) {
+      throw data_error(source(), fmt::format("node types 0 to {}, which the model knows", types - 1),
+                       fmt::format("{}", data_.node_types() - 1),
+                       "give nodes the types of the training data");
+    }
+  }
+
+  bool over_time() const { return predictor_.config().task.name == TaskName::mesh_dynamics; }
+  bool is_target(const std::string& name) const {
+    return std::ranges::find(predictor_.targets(), name, &FieldInfo::name) != predictor_.targets().end();
+  }
+
+ private:
+  const std::string& source() const { return data_.source(); }
+
+  void check(const FieldInfo& needed, bool required) const {
+    const FieldInfo* got = find(needed.name);
+    if (got == nullptr) {
+      if (!required) return;
+      std::vector<std::string> names;
+      for (const FieldInfo& field : data_.fields()) names.push_back(field.name);
+      throw data_error(source(), fmt::format("the field \"{}\", which the model reads", needed.name),
+                       names.empty() ? "no field" : listed(names),
+                       is_target(needed.name) ? "give its first frame" : "add it to the data");
+    }
+    const auto wrong = [&](const std::string& wanted, const std::string& is, std::string_view fix) {
+      return data_error(fmt::format("{}: field {}", source(), needed.name), wanted, is, fix);
+    };
+    if (got->components != needed.components || got->on != needed.on || got->dtype != DType::f32) {
+      throw wrong(fmt::format("{} of f32 on each {}, as in training", counted(needed.components, "component"),
+                              name_of(needed.on)),
+                  fmt::format("{} of {} on each {}", got->components, name_of(got->dtype), name_of(got->on)),
+                  "give the field as the training data has it");
+    }
+    if (got->dynamic && !needed.dynamic)
+      throw wrong("a field without time, as in training", "a field over time", "give its one frame");
+    if (!got->unit.empty() && !needed.unit.empty() && got->unit != needed.unit)
+      throw wrong(needed.unit + ", as in training", got->unit,
+                  "convert its values, or name its unit by --unit");
+  }
+
+  const MeshPredictor& predictor_;
+  const Dataset& data_;
+};
+
+/// Predicts on one trajectory.
+class NewTrajectory {
+ public:
+  NewTrajectory(MeshPredictor& predictor, const NewFields& fields, const TrajectoryView& trajectory,
+                std::set<std::string>& notes, SeenRanges& seen)
+      : predictor_(predictor), fields_(fields), trajectory_(trajectory), notes_(notes), seen_(seen) {
+    const MeshView& mesh = trajectory.mesh();
+    seen_.add(mesh);
+    predictor_.set_mesh({.positions = mesh.positions,
+                         .first = mesh.senders,
+                         .second = mesh.receivers,
+                         .node_type = mesh.node_type});
+  }
+
+  const TrajectoryView& trajectory() const { return trajectory_; }
+  const NewFields& fields() const { return fields_; }
+
+  /// The fields of frame t as the state to predict from.
+  void set(int64_t t) {
+    for (const FieldInfo& field : predictor_.inputs())
+      if (!fields_.is_target(field.name)) set_input(field.name, t);
+    for (const FieldInfo& field : predictor_.targets()) {
+      if (fields_.find(field.name) == nullptr) continue;
+      const std::vector<double> now = values(field.name, t);
+      if (fields_.over_time()) seen_.add(field.name, now, static_cast<size_t>(field.components));
+      predictor_.set_field(field.name, now);
+      for (int64_t before = 1; before <= predictor_.earlier_frames(); ++before)
+        predictor_.set_previous_field(field.name, values(field.name, t - before), 0, before);
+    }
+  }
+
+  /// An input is held after its last frame.
+  void set_input(const std::string& name, int64_t t) {
+    const int64_t last = trajectory_.field(name).frames - 1;
+    if (t > last && last > 0) {
+      notes_.insert(fmt::format("{} is held after its last frame, {}", name, last));
+    } else if (t > 0 && is_dynamic_in_training(name) && last == 0) {
+      notes_.insert(fmt::format("{}, which changed in training, is held at its first frame", name));
+    }
+    held_[name] = values(name, std::min(t, last));
+    seen_.add(name, held_[name], static_cast<size_t>(fields_.find(name)->components));
+    predictor_.set_field(name, held_[name]);
+  }
+
+  /// The real values of a field, [rows, components].
+  std::vector<double> values(const std::string& name, int64_t t) const {
+    const FieldView field = trajectory_.field(name);
+    const FieldInfo& info = *fields_.find(name);
+    const std::span<const float> stored = field.frame(t);
+    std::vector<double> real(stored.begin(), stored.end());
+    const auto components = static_cast<size_t>(info.components);
+    for (size_t i = 0; i < real.size(); ++i) real[i] += info.offset_of(i % components);
+    return real;
+  }
+
+  /// Frames of a field that the data has.
+  int64_t frames(const std::string& name) const { return trajectory_.field(name).frames; }
+
+  std::vector<double> predicted(const FieldInfo& target) const {
+    std::vector<double> now(static_cast<size_t>(trajectory_.mesh().nodes * target.components));
+    predictor_.get_field(target.name, now);
+    return now;
+  }
+
+  /// Targets and node types as a VTU file.
+  void write(const fs::path& path, double time) const {
+    const MeshView& mesh = trajectory_.mesh();
+    const DataConfig& config = predictor_.config().data;
+    std::vector<std::vector<float>> columns;
+    std::vector<PointField> points;
+    for (const FieldInfo& target : predictor_.targets()) {
+      const FieldInfo* given = fields_.find(target.name);
+      const std::vector<double> now = predicted(target);
+      std::vector<float>& stored = columns.emplace_back(now.size());
+      const auto components = static_cast<size_t>(target.components);
+      const std::vector<double> offset = given != nullptr ? given->offset : std::vector<double>();
+      for (size_t i = 0; i < now.size(); ++i) {
+        const bool known =
+            given != nullptr || contains(config.predicted_types, mesh.node_type[i / components]);
+        const double base = offset.empty() ? 0.0 : offset[i % components];
+        stored[i] = known ? static_cast<float>(now[i] - base) : std::numeric_limits<float>::quiet_NaN();
+      }
+      points.push_back({target.name, target.components, {}, offset});
+    }
+    for (size_t i = 0; i < points.size(); ++i) points[i].values = columns[i];
+    PointField positions;
+    std::vector<float> given;  // by an input
+    if (const std::string& name = config.world_position; fields_.is_target(name)) {
+      positions = *std::ranges::find(points, name, &PointField::name);
+    } else if (const auto held = held_.find(name); held != held_.end()) {
+      given.assign(held->second.begin(), held->second.end());
+      positions = {name, fields_.find(name)->components, given};
+    }
+    write_vtu(path, mesh, points, time, positions.name.empty() ? nullptr : &positions);
+  }
+
+  /// Nodes that are not predicted, after the step to frame t.
+  void set_boundary(int64_t t, double time, const NewBoundary& boundary, const BoundaryTable* table) {
+    if (boundary.from == From::data) {
+      for (const FieldInfo& target : predictor_.targets())
+        predictor_.set_boundary(target.name, values(target.name, t));
+    }
+    if (table == nullptr) return;
+    std::map<int64_t, std::vector<double>> by_type;
+    const std::span<const int32_t> types = trajectory_.mesh().node_type;
+    for (const int32_t type : types)
+      if (!by_type.contains(type)) by_type[type] = table->at(type, time);
+    for (size_t target = 0; target < predictor_.targets().size(); ++target) {
+      const FieldInfo& info = predictor_.targets()[target];
+      std::vector<double> now = predicted(info);
+      bool changed = false;
+      for (size_t c = 0; c < table->columns().size(); ++c) {
+        const auto [of, component] = table->columns()[c];
+        if (of != target) continue;
+        changed = true;
+        for (size_t node = 0; node < types.size(); ++node) {
+          const std::vector<double>& given = by_type[types[node]];
+          if (!given.empty()) now[node * static_cast<size_t>(info.components) + component] = given[c];
+        }
+      }
+      if (changed) predictor_.set_boundary(info.name, now);
+    }
+  }
+
+  /// What nodes of data.kinematic_types do in the step from frame t.
+  void set_next(int64_t t) {
+    const DataConfig& config = predictor_.config().data;
+    if (config.kinematic_types.empty()) return;
+    for (const std::string& name : known_names()) predictor_.set_next_field(name, values(name, t + 1));
+  }
+
+  /// Fields whose next frame the model knows at nodes of data.kinematic_types.
+  std::vector<std::string> known_names() const {
+    const DataConfig& config = predictor_.config().data;
+    if (config.kinematic_types.empty()) return {};
+    if (!config.world_position.empty()) return {config.world_position};
+    return config.targets;
+  }
+
+ private:
+  bool is_dynamic_in_training(const std::string& name) const {
+    const auto found = std::ranges::find(predictor_.inputs(), name, &FieldInfo::name);
+    return found != predictor_.inputs().end() && found->dynamic;
+  }
+
+  MeshPredictor& predictor_;
+  const NewFields& fields_;
+  const TrajectoryView& trajectory_;
+  std::set<std::string>& notes_;
+  SeenRanges& seen_;
+  std::map<std::string, std::vector<double>> held_;  // the predictor borrows them
+};
+
+/// Steps that a rollout of this trajectory makes.
+int64_t steps_of(const NewTrajectory& on, const MeshPredictor& predictor, const NewDataOptions& options) {
+  const TrajectoryView& trajectory = on.trajectory();
+  const int64_t first = predictor.earlier_frames();
+  const std::string place = std::string(trajectory.name());
+  for (const FieldInfo& target : predictor.targets()) {
+    if (on.frames(target.name) > first) continue;
+    throw data_error(place + ": field " + target.name,
+                     fmt::format("{}, which the model reads", counted(first + 1, "frame")),
+                     fmt::format("{}", on.frames(target.name)), "give its first frames");
+  }
+  const int64_t in_data = trajectory.frames() - 1 - first;
+  const int64_t steps = options.steps > 0 ? options.steps : in_data;
+  if (steps < 1) {
+    throw config_error("--steps", "the number of steps to predict", "none, and data of no further frame",
+                       "add --steps N");
+  }
+  std::vector<std::string> read = on.known_names();
+  if (options.boundary.from == From::data)
+    for (const FieldInfo& target : predictor.targets()) read.push_back(target.name);
+  for (const std::string& name : read) {
+    if (on.frames(name) > first + steps) continue;
+    throw data_error(
+        place + ": field " + name,
+        fmt::format("{} for {}, whose nodes {}", counted(first + steps + 1, "frame"), counted(steps, "step"),
+                    options.boundary.from == From::data ? "follow the data (--boundary data)"
+                                                        : "of data.kinematic_types move as it says"),
+        fmt::format("{}", on.frames(name)), "lower --steps, or give more frames");
+  }
+  return steps;
+}
+
+/// Types of nodes that are not predicted, of a mesh.
+std::string held_types(const MeshView& mesh, const DataConfig& config) {
+  std::set<int32_t> types;
+  for (const int32_t type : mesh.node_type)
+    if (!contains(config.predicted_types, type)) types.insert(type);
+  std::vector<std::string> names;
+  for (const int32_t type : types) names.push_back(fmt::format("{}", type));
+  return listed(names);
+}
+
+class NewDataWriter {
+ public:
+  NewDataWriter(MeshPredictor& predictor, const NewDataOptions& options)
+      : predictor_(predictor), options_(options) {
+    if (options.boundary.from == From::table) {
+      table_.emplace(options.boundary.table, predictor.targets(), predictor.config().data.predicted_types);
+    }
+  }
+
+  NewDataFiles write(std::span<const Dataset> all) {
+    int64_t total = 0, done = 0;
+    for (const Dataset& data : all) {
+      NewFields(predictor_, data).check();
+      total += data.trajectories();
+    }
+    begin_folder(options_.directory, [](const std::string&) { return false; });
+    for (const Dataset& data : all) {
+      const NewFields fields(predictor_, data);
+      for (int64_t i = 0; i < data.trajectories(); ++i) {
+        const TrajectoryView trajectory = data.trajectory(i);
+        NewTrajectory on(predictor_, fields, trajectory, notes_, seen_);
+        const std::string name = names_.take(trajectory.name());
+        fields.over_time() ? roll_out(on, name) : predict(on, name);
+        if (!fields.over_time() && options_.progress) options_.progress(++done, total);
+      }
+      data.check_unchanged();
+    }
+    seen_.note(options_.trained, notes_);
+    files_.notes.assign(notes_.begin(), notes_.end());
+    return std::move(files_);
+  }
+
+ private:
+  void predict(NewTrajectory& on, const std::string& name) {
+    const TrajectoryView& trajectory = on.trajectory();
+    const std::string types = held_types(trajectory.mesh(), predictor_.config().data);
+    for (const FieldInfo& target : predictor_.targets()) {
+      if (types.empty()) continue;
+      notes_.insert(
+          on.fields().find(target.name) != nullptr
+              ? fmt::format("{} at nodes of type {} is from the data", target.name, types)
+              : fmt::format("{} at nodes of type {} is nan: it is not predicted there, and the data does "
+                            "not have it",
+                            target.name, types));
+    }
+    for (int64_t t = 0; t < trajectory.frames(); ++t) {
+      on.set(t);
+      predictor_.predict();
+      const std::string file = trajectory.frames() > 1 ? fmt::format("{}_{:05}.vtu", name, t) : name + ".vtu";
+      check_prediction(options_.directory / file);
+      on.write(options_.directory / file, 0.0);
+      files_.files.push_back({std::string(trajectory.name()), options_.directory / file, 1});
+    }
+  }
+
+  void roll_out(NewTrajectory& on, const std::string& name) {
+    const TrajectoryView& trajectory = on.trajectory();
+    const int64_t steps = steps_of(on, predictor_, options_);
+    const int64_t first = predictor_.earlier_frames();
+    const double dt = predictor_.dt() > 0.0 ? predictor_.dt() : 1.0;
+    check_dt(trajectory);
+    if (const std::string types = held_types(trajectory.mesh(), predictor_.config().data);
+        !types.empty() && options_.boundary.from == From::initial) {
+      notes_.insert(fmt::format("nodes of type {} keep the values of the first frame (--boundary)", types));
+    }
+    const fs::path folder = options_.directory / name;
+    begin_folder(folder, [](const std::string& file) {
+      return file == kSeries || is_numbered(file, "frame_", ".vtu");
+    });
+    std::vector<PvdEntry> entries;
+    const auto write = [&](int64_t step) {
+      const double time = static_cast<double>(step) * dt;
+      entries.push_back({time, fmt::format("frame_{:05}.vtu", step)});
+      on.write(folder / entries.back().file, time);
+    };
+    on.set(first);
+    write(0);
+    for (int64_t step = 1; step <= steps; ++step) {
+      const int64_t t = first + step;
+      for (const FieldInfo& input : predictor_.inputs())
+        if (step > 1 && input.dynamic && !on.fields().is_target(input.name)) on.set_input(input.name, t - 1);
+      on.set_next(t - 1);
+      predictor_.predict();
+      on.set_boundary(t, static_cast<double>(step) * dt, options_.boundary, table_ ? &*table_ : nullptr);
+      write(step);
+      if (options_.progress) options_.progress(step, steps);
+    }
+    write_pvd(folder / kSeries, entries);
+    files_.files.push_back({std::string(trajectory.name()), folder / kSeries, steps});
+  }
+
+  /// Frames that the model reads have to be as far apart as in training.
+  void check_dt(const TrajectoryView& trajectory) {
+    constexpr double kRounding = 1e-6;  // of a dt in f32
+    const double trained = predictor_.dt();
+    if (trained <= 0.0) notes_.insert("the time of a step is not known: times are numbers of steps");
+    const bool read =
+        trajectory.frames() > 1 && (predictor_.earlier_frames() > 0 || options_.boundary.from == From::data);
+    if (!read || trained <= 0.0 || trajectory.dt() <= 0.0) return;
+    if (std::abs(trajectory.dt() - trained) <= kRounding * trained) return;
+    throw data_error(std::string(trajectory.name()),
+                     fmt::format("frames {} s apart, as in training", trained),
+                     fmt::format("{} s", trajectory.dt()), "give frames of that dt");
+  }
+
+  static constexpr const char* kSeries = "rollout.pvd";
+  MeshPredictor& predictor_;
+  const NewDataOptions& options_;
+  std::optional<BoundaryTable> table_;
+  SourceNames names_;
+  std::set<std::string> notes_;
+  SeenRanges seen_;
+  NewDataFiles files_;
+};
+
+}  // namespace
+
+NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const Dataset> data,
+                              const NewDataOptions& options) {
+  return NewDataWriter(predictor, options).write(data);
+}
+
+}  // namespace meshgrad

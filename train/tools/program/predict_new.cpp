@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/data/text.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/tools/program/errors_text.h>
+#include <meshgrad/train/tools/program/launch.h>
+#include <meshgrad/train/tools/program/new_data.h>
+#include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/packed_copy.h>
+#include <meshgrad/train/tools/program/predict_new.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace meshgrad::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A packed file as it is; other data as convert reads it with the options that the run's data were read
+/// with.
+Dataset open_new(const std::string& input, const ConvertOptions& as_trained, const GlobalOptions& globals) {
+  const fs::path path(input);
+  std::error_code none;
+  if (!fs::is_directory(path, none) && (path.extension() == ".mgd" || is_packed_file(path)))
+    return Dataset::open(path);
+  ConvertOptions options = as_trained;
+  options.input = path;
+  options.split = {1.0};
+  ConvertReport report;
+  Dataset data = packed_copy(std::move(options), report);
+  if (!globals.quiet) {
+    for (const std::string& warning : report.warnings) print_note("warning: " + warning);
+    print_read(report);
+  }
+  return data;
+}
+
+/// Of the data that the run was trained on; the defaults where that is not there.
+ConvertOptions options_of_run(const Config& config, const fs::path& checkpoint) {
+  ConvertOptions options;
+  if (const auto data = data_of_run(config, checkpoint)) use_options_of(Dataset::open(*data), options);
+  return options;
+}
+
+std::string to_json(const NewDataFiles& written, const fs::path& directory) {
+  nlohmann::ordered_json json{{"directory", directory.string()}, {"files", nlohmann::ordered_json::array()}};
+  for (const NewDataFile& file : written.files)
+    json["files"].push_back(
+        {{"source", file.source}, {"file", file.file.string()}, {"predicted_frames", file.frames}});
+  json["notes"] = written.notes;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string to_text(const NewDataFiles& written, bool over_time) {
+  std::string text;
+  size_t width = 0;
+  for (const NewDataFile& file : written.files) width = std::max(width, file.source.size());
+  for (const NewDataFile& file : written.files) {
+    text += fmt::format("{:{}}  {}{}\n", file.source, width, file.file.string(),
+                        over_time ? "  (" + counted(file.frames, "step") + ")" : std::string());
+  }
+  text += "open them in ParaView; nothing is compared: these data have no solution\n";
+  for (const std::string& note : written.notes) text += note_lines(note);
+  return text;
+}
+
+}  // namespace
+
+CLI::Option* add_new_data(CLI::App& command, std::vector<std::string>& inputs,
+                          const std::vector<CLI::Option*>& of_run_data) {
+  CLI::Option* added = command.add_option(
+      "NEW", inputs,
+      "Data without a solution, in any format that convert reads; without it the run's own data");
+  for (CLI::Option* option : of_run_data) added->excludes(option);
+  return added;
+}
+
+int predict_new(const NewDataCommand& command, const fs::path& checkpoint, bool over_time,
+                const GlobalOptions& globals) {
+  const Config config = checkpoint_config(checkpoint);
+  if ((config.task.name == TaskName::mesh_dynamics) != over_time) {
+    throw config_error("task.name",
+                       over_time ? "\"mesh_dynamics\": a rollout goes through time"
+                                 : "\"steady_field\": predict is for fields without time",
+                       std::string(name_of(config.task.name)),
+                       over_time ? "use meshgrad predict" : "use meshgrad rollout");
+  }
+  const ConvertOptions as_trained = options_of_run(config, checkpoint);
+  std::vector<Dataset> all;  // what cannot be read is an error before anything is written
+  for (const std::string& input : command.inputs) all.push_back(open_new(input, as_trained, globals));
+  Ranks alone;
+  Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, alone);
+  MeshPredictor predictor(runtime, checkpoint);
+  NewDataOptions options{.directory = command.directory, .steps = command.steps};
+  if (auto trained = checkpoint_training_data(checkpoint)) options.trained = std::move(trained->ranges);
+  if (command.boundary == "data") {
+    options.boundary.from = NewBoundary::From::data;
+  } else if (command.boundary != "initial") {
+    options.boundary = {NewBoundary::From::table, command.boundary};
+  }
+  if (!globals.quiet) options.progress = progress_lines(over_time ? "step" : "mesh");
+  const NewDataFiles written = predict_new_data(predictor, all, options);
+  if (command.json) {
+    print_result(to_json(written, command.directory));
+  } else {
+    print_text(to_text(written, over_time));
+  }
+  return kExitOk;
+}
+
+}  // namespace meshgrad::cli
