@@ -111,3 +111,25 @@ TEST_CASE("info shows all digits of values far from zero") {
   const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
   CHECK(json["fields"][0]["maximum"][0] == 1e7 + 1);
 }
+
+TEST_CASE("a checkpoint is described by what it has learned") {
+  const ScratchDirectory scratch;
+  const Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  test::train_here(config);
+  const std::string last = (fs::path(config.run.dir) / "checkpoints/last.safetensors").string();
+  const Outcome info = run_meshgrad({"info", last});
+  CAPTURE(info.out);
+  CHECK(info.code == 0);
+  CHECK(contains(info.out, "trained   30 steps of 30\n"));
+  CHECK(contains(info.out, "losses    training 1."));
+  CHECK(contains(info.out, ", best validation 2."));
+  CHECK(contains(info.out, "MeshGraphNet, width 16, 2 blocks, "));
+  CHECK(contains(info.out, "both      velocity[2]: 0.79"));  // the range in the training split
+  CHECK(contains(info.out, "meshes    49 to 64 nodes, edges 0.1"));
+  CHECK_FALSE(contains(info.out, "0x"));
+  const Outcome all = run_meshgrad({"info", last, "--all"});
+  CHECK(contains(all.out, "  optimizer_steps = 30\n"));
+  CHECK(contains(all.out, "F32  [16] model.edge_encoder.linear_0.bias"));
+  const auto json = nlohmann::json::parse(run_meshgrad({"info", last, "--json"}).out);
+  CHECK(json["metadata"]["step"] == "30");
+}

@@ -214,7 +214,7 @@ std::string manifest_of(const std::string& path) {
                    "convert the data again: files before version 4 do not say it");
 }
 
-std::string describe_file(const std::string& path, bool json) {
+std::string describe_file(const std::string& path, bool json, bool all) {
   if (is_packed_file(path)) return describe_dataset(path, json);
   const std::string start = read_file(path, kPackedMagic.size());
   // The header of safetensors is its length, below 100 MB, then JSON.
@@ -224,6 +224,8 @@ std::string describe_file(const std::string& path, bool json) {
                                  fmt::join(std::vector<uint8_t>(start.begin(), start.end()), " ")),
                      "check the path");
   }
+  if (!json && !all && is_checkpoint(SafetensorsFile{std::filesystem::path(path)}.view()))
+    return describe_checkpoint(path);
   return describe_weights(path, json);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/safetensors.h>
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -27,9 +28,15 @@ nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
 /// 20 files, flow_0.vtu to flow_19.vtu, in train"; and one that says how many more there are.
 std::vector<std::string> read_lines(const std::vector<ReadTrajectory>& read);
 
-/// The contents of a packed file or a safetensors file, as text or JSON. Throws DataError if `path` is
-/// neither or cannot be read.
-std::string describe_file(const std::string& path, bool json);
+/// The contents of a packed file or a safetensors file, as text or JSON; of a checkpoint as text with `all`,
+/// and in JSON always, also the counters that a run resumes from and every tensor. Throws DataError if `path`
+/// is neither or cannot be read.
+std::string describe_file(const std::string& path, bool json, bool all = false);
+
+/// Whether `meshgrad train` or an embedded trainer wrote it.
+bool is_checkpoint(const SafetensorsView& view);
+/// A run's checkpoint for people: what was trained on what, how far, and its losses.
+std::string describe_checkpoint(const std::string& path);
 /// What was read from where, as JSON: the manifest of a packed file. Throws DataError where it has none.
 std::string manifest_of(const std::string& path);
 

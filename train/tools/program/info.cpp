@@ -32,7 +32,7 @@ std::string text_of(const MachineInfo& machine) {
 
 struct InfoOptions {
   std::string path;
-  bool json = false, manifest = false;
+  bool json = false, manifest = false, all = false;
 };
 
 int run(const InfoOptions& options, const GlobalOptions&) {
@@ -44,7 +44,7 @@ int run(const InfoOptions& options, const GlobalOptions&) {
     return kExitOk;
   }
   if (!options.path.empty()) {
-    const std::string text = describe_file(options.path, options.json);
+    const std::string text = describe_file(options.path, options.json, options.all);
     options.json ? print_result(text) : print_text(text);
     return kExitOk;
   }
@@ -68,6 +68,8 @@ void add_info(CommandLine& line) {
       ->type_name("");
   info->add_flag("--manifest", options->manifest,
                  "Print from which files and arrays a packed file was made, as JSON");
+  info->add_flag("--all", options->all,
+                 "Of a checkpoint: its counters, as a run resumes from them, and tensors");
   add_json(*info, options->json);
   on_run(*info, line, options, run);
 }
