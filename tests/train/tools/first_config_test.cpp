@@ -4,11 +4,16 @@
 #include <meshgrad/train/tools/extras/first_config.h>
 
 #include "train/npz_arrays.h"
+#include "train/process.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
 using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
+using meshgrad::test::Outcome;
+using meshgrad::test::run_meshgrad;
 using meshgrad::test::ScratchDirectory;
 using meshgrad::test::square_arrays;
 using meshgrad::test::write_npz;
@@ -59,4 +64,59 @@ TEST_CASE("init needs three frames for second changes") {
     CHECK(config.data.targets == std::vector<std::string>{"world_pos"});
     CHECK(config.data.predict == (whole ? Prediction::second_change : Prediction::change));
   }
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Squares of 4 nodes, of types 0, 0, 1 (clamped) and 2 (loaded), whose fields all look alike to a reader.
+fs::path pack_parts(const fs::path& folder, const std::vector<std::string>& names) {
+  const fs::path input = folder / "parts";
+  fs::create_directories(input);
+  for (int i = 0; i < 6; ++i) {
+    const float s = 1.0F + static_cast<float>(i);
+    NpzArrays arrays = square_arrays(1);
+    arrays.erase("u");
+    arrays["node_type"] = npy<int32_t>("<i4", "(4,)", {0, 0, 1, 2});
+    const std::vector<std::vector<float>> columns{
+        {s, s, s, s}, {0, 0, 0, s}, {s, 2 * s, 0, 3 * s}, {s, s * s, 7, 2 * s}};
+    for (size_t f = 0; f < names.size(); ++f) arrays[names[f]] = npy<float>("<f4", "(4, 1)", columns[f]);
+    write_npz(input / ("part_" + std::to_string(i) + ".npz"), arrays, false);
+  }
+  ConvertOptions options;
+  options.input = input;
+  options.output = folder / "parts.mgd";
+  options.separate_frames = true;
+  convert(options);
+  return options.output;
+}
+
+}  // namespace
+
+TEST_CASE("init tells results from what is known") {
+  const ScratchDirectory scratch;
+  using Names = std::vector<std::string>;
+  // By the alphabet the last one, the material, would be predicted.
+  const fs::path path = pack_parts(scratch.path, {"young", "force_x", "u", "von_mises"});
+  const FirstConfig parts = first_config(Dataset::open(path));
+  CHECK(parts.config.data.targets == Names{"u", "von_mises"});
+  CHECK(parts.config.data.inputs == Names{"force_x", "young"});
+  CHECK(parts.config.data.predicted_types == std::vector<int64_t>{0, 2});
+  CHECK(contains(parts.reasons.at("data.inputs"), "young: one value on each mesh"));
+  CHECK(contains(parts.reasons.at("data.inputs"), "force_x: 0 but on nodes of type 2"));
+  CHECK(contains(parts.reasons.at("data.targets"), "von_mises: named \"mises\""));
+}
+
+TEST_CASE("init asks where nothing tells results from what is known") {
+  const ScratchDirectory scratch;
+  using Names = std::vector<std::string>;
+  const fs::path path = pack_parts(scratch.path, {"a", "b", "c", "d"});
+  CHECK(contains(message_of([&] { first_config(Dataset::open(path)); }),
+                 "got candidates a, b, c and d; fix: name the results: meshgrad init --data "));
+  CHECK(first_config(Dataset::open(path), {}, {"c", "d"}).config.data.inputs == Names{"a", "b"});
+  const Outcome chosen = run_meshgrad({"init", "--data", path.string(), "--targets", "d"});
+  CHECK(chosen.code == 0);
+  CHECK(contains(chosen.out, "targets = [\"d\"]"));
+  CHECK(run_meshgrad({"init", "--data", path.string(), "--targets", "e"}).code == 2);
 }

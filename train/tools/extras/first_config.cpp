@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/tools/extras/field_roles.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 
 #include <algorithm>
@@ -35,10 +37,18 @@ bool follows_positions(const std::string& name) {
                              [&](const char* word) { return lower.find(word) != std::string::npos; });
 }
 
+template <class T>
+bool contains(const std::vector<T>& list, const T& value) {
+  return std::ranges::find(list, value) != list.end();
+}
+
 /// Guesses one key after the other; each guess is noted with its reason.
 class Guess {
  public:
-  explicit Guess(const Dataset& dataset) : dataset_(dataset) {}
+  Guess(const Dataset& dataset, const std::vector<std::string>& targets)
+      : dataset_(dataset), targets_(targets) {
+    for (const std::string& target : targets) dataset.field(target);  // says which exist
+  }
 
   FirstConfig run(const std::vector<Preset>& chosen) {
     Config& config = first_.config;
@@ -173,8 +183,8 @@ class Guess {
     first_.config.task.name = TaskName::mesh_dynamics;
     over_time_ = true;
     reason("task.name", fmt::format("trajectories of up to {}", counted(longest_, "frame")));
-    data.targets = names_of(moving);
-    data.inputs = data.targets;
+    data.inputs = names_of(moving);
+    data.targets = targets_.empty() ? data.inputs : targets_;
     choose_positions(moving);
     append(data.inputs, names_of(still));
     append(data.inputs, names_of(conditions));
@@ -226,30 +236,45 @@ class Guess {
     DataConfig& data = first_.config.data;
     first_.config.task.name = TaskName::steady_field;
     reason("task.name", "no field changes over time");
-    std::vector<std::string> known = names_of(conditions), results;
-    for (const FieldInfo& field : fields) (field.dynamic ? results : known).push_back(field.name);
-    if (results.empty() || known.empty()) {
-      known = names_of(fields);
-      results.clear();
-      if (!known.empty()) {
-        results.push_back(known.back());
-        known.pop_back();
-      }
-      append(known, names_of(conditions));
-      first_.notes.push_back(
-          "Nothing in the data tells inputs from results: check data.inputs and data.targets.");
-    }
-    if (known.empty() || results.empty()) {
+    if (fields.empty() || fields.size() + conditions.size() < 2) {
       throw config_error(
           dataset_.path().string(),
           "a float field on nodes to predict, and another one (or one on graphs) to predict it from",
           fields.empty() ? "none that varies" : "only " + listed(names_of(fields)),
           "add the known values as a field: boundary values, sources, a Reynolds number");
     }
-    data.inputs = known;
-    data.targets = results;
+    data.inputs = names_of(conditions);
+    data.targets.clear();
     reason("data.inputs", "what is known before the solution");
     reason("data.targets", "what the model predicts");
+    const bool told = std::ranges::any_of(fields, &FieldInfo::dynamic) &&
+                      (!conditions.empty() || !std::ranges::all_of(fields, &FieldInfo::dynamic));
+    std::vector<std::string> unknown, why_known, why_results;
+    for (const FieldInfo& field : fields) {
+      using Kind = FieldRole::Kind;
+      const FieldRole role = !targets_.empty()
+                                 ? FieldRole{contains(targets_, field.name) ? Kind::result : Kind::known, ""}
+                             : told ? FieldRole{field.dynamic ? Kind::result : Kind::known, ""}
+                                    : role_of(dataset_, field);
+      if (role.kind == Kind::unknown) unknown.push_back(field.name);
+      if (role.kind == Kind::known) data.inputs.push_back(field.name);
+      if (role.kind == Kind::result) data.targets.push_back(field.name);
+      std::vector<std::string>& why = role.kind == Kind::known ? why_known : why_results;
+      if (!role.why.empty()) why.push_back(field.name + ": " + role.why);
+    }
+    // A single field beside known ones can only be the solution.
+    if (data.targets.empty() && unknown.size() == 1 && !data.inputs.empty())
+      data.targets = std::exchange(unknown, {});
+    if (!unknown.empty() || data.targets.empty() || data.inputs.empty()) {
+      throw config_error(
+          dataset_.path().string(), "fields that say what is known and what is to be predicted",
+          "candidates " + listed(names_of(fields)),
+          "name the results: meshgrad init --data " + dataset_.path().string() + " --targets " +
+              (data.targets.empty() ? names_of(fields).back()
+                                    : fmt::format("{}", fmt::join(data.targets, ","))));
+    }
+    if (!why_known.empty()) reason("data.inputs", "what is known before the solution; " + listed(why_known));
+    if (!why_results.empty()) reason("data.targets", "what the model predicts; " + listed(why_results));
   }
 
   void choose_types() {
@@ -262,9 +287,14 @@ class Guess {
     const bool single = dataset_.node_types() == 1;
     data.node_types = single ? 1 : std::max(data.node_types, dataset_.node_types());
     reason("data.node_types", single ? "the data has one type only" : "one-hot input; 9 are DeepMind's");
-    const auto absent = [&](int64_t type) { return std::ranges::find(present, type) == present.end(); };
-    std::erase_if(data.predicted_types, absent);
     std::string why = "normal and outflow nodes; all others keep the values of the data";
+    if (dataset_.source().ends_with("(deepmind)")) {  // whose numbers have a meaning
+      std::erase_if(data.predicted_types, [&](int64_t type) { return !contains(present, type); });
+    } else {
+      data.predicted_types = types_to_predict(dataset_, data.inputs, data.targets, over_time_);
+      why = over_time_ ? "types at which a target changes; all others keep the values of the data"
+                       : "types at which a target varies and is not given by an input";
+    }
     if (data.predicted_types.empty()) {
       data.predicted_types = present;
       why = "all types of the data: leave out those whose values are prescribed";
@@ -407,6 +437,7 @@ class Guess {
   }
 
   const Dataset& dataset_;
+  const std::vector<std::string>& targets_;  // given; empty: chosen here
   FirstConfig first_;
   int64_t frames_ = 0;           // of the training split
   int64_t samples_in_time_ = 0;  // pairs of its frames
@@ -416,13 +447,14 @@ class Guess {
 
 }  // namespace
 
-FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen) {
+FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen,
+                         const std::vector<std::string>& targets) {
   if (dataset.dim() < 2) {
     throw config_error("task.name", "data of meshes in 2 or 3 dimensions, for a first configuration",
                        dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
                        "write one as in docs/graphs.md");
   }
-  return Guess(dataset).run(chosen);
+  return Guess(dataset, targets).run(chosen);
 }
 
 std::string to_toml(const FirstConfig& first) {

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 struct InitCommand {
   std::string data, output, presets;
+  std::vector<std::string> targets;
 };
 
 /// The packed file of `path`: itself, or NAME.mgd beside it, which is made where it is not there.
@@ -62,7 +63,7 @@ int run(const InitCommand& command, const GlobalOptions& globals) {
                   .fix = "choose another name, or delete that file"});
   }
   const Dataset dataset = Dataset::open(packed_file(command.data, globals));
-  const std::string text = to_toml(first_config(dataset, chosen));
+  const std::string text = to_toml(first_config(dataset, chosen, command.targets));
   if (command.output.empty()) {
     print_result(text);
     return kExitOk;
@@ -89,6 +90,11 @@ void add_init(CommandLine& line) {
   init->add_option("-o,--output", options->output,
                    "File to write, which must not exist; default: standard output")
       ->type_name("CONFIG");
+  init->add_option("--targets", options->targets,
+                   "Fields to predict; the others are inputs (default: guessed)")
+      ->type_name("A,B,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   std::string names;
   for (const Preset& preset : presets()) names += (names.empty() ? "" : ", ") + std::string(preset.name);
   init->add_option("--preset", options->presets, "Settings to begin with: " + names + ", or several")

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/train/tools/extras/field_roles.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <set>
+#include <string_view>
+
+namespace meshgrad {
+namespace {
+
+constexpr int64_t kLooked = 8;  // trajectories
+
+constexpr std::array<std::string_view, 13> kKnown{"inlet", "inflow",     "boundary", "wall",   "initial",
+                                                  "given", "prescribed", "load",     "source", "traction",
+                                                  "bc_",   "force",      "modul"};
+constexpr std::array<std::string_view, 9> kResults{"stress",       "strain",      "mises",
+                                                   "displacement", "deformation", "pressure",
+                                                   "velocity",     "temperature", "concentration"};
+constexpr std::array<std::string_view, 5> kLetters{"u", "v", "w", "p",
+                                                   "t"};  // as papers and solvers name them
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+template <size_t N>
+std::optional<std::string_view> word_in(const std::string& name,
+                                        const std::array<std::string_view, N>& words) {
+  const auto found =
+      std::ranges::find_if(words, [&](std::string_view word) { return name.find(word) != name.npos; });
+  return found == words.end() ? std::nullopt : std::optional(*found);
+}
+
+/// What the values of a field are in the trajectories that were looked at.
+struct ShownValues {
+  bool one_a_mesh = true;      // each component
+  std::set<int32_t> not_zero;  // node types
+  size_t types = 0;
+};
+
+ShownValues look_at(const Dataset& dataset, const FieldInfo& field) {
+  ShownValues values;
+  std::set<int32_t> types;
+  const std::string& split = dataset.statistics_split();
+  const auto components = static_cast<size_t>(field.components);
+  for (int64_t i = 0; i < std::min(dataset.size(split), kLooked); ++i) {
+    const TrajectoryView trajectory = dataset.trajectory(split, i);
+    const std::span<const float> here = trajectory.field(field.name).frame(0);
+    const std::span<const int32_t> node_type = trajectory.mesh().node_type;
+    types.insert(node_type.begin(), node_type.end());
+    for (size_t at = 0; at < here.size(); ++at) {
+      values.one_a_mesh = values.one_a_mesh && here[at] == here[at % components];
+      if (static_cast<double>(here[at]) + field.offset_of(at % components) != 0.0)
+        values.not_zero.insert(node_type[at / components]);
+    }
+  }
+  values.types = types.size();
+  return values;
+}
+
+bool same_values(const Dataset& dataset, const std::string& a, const std::string& b, int32_t type) {
+  const std::string& split = dataset.statistics_split();
+  if (dataset.field(a).components != dataset.field(b).components || dataset.field(b).on != FieldOn::node)
+    return false;
+  const auto components = static_cast<size_t>(dataset.field(a).components);
+  for (int64_t i = 0; i < std::min(dataset.size(split), kLooked); ++i) {
+    const TrajectoryView trajectory = dataset.trajectory(split, i);
+    const std::span<const float> left = trajectory.field(a).frame(0), right = trajectory.field(b).frame(0);
+    for (size_t at = 0; at < left.size(); ++at)
+      if (trajectory.mesh().node_type[at / components] == type && left[at] != right[at]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+FieldRole role_of(const Dataset& dataset, const FieldInfo& field) {
+  using Kind = FieldRole::Kind;
+  const std::string name = lower(field.name);
+  const ShownValues values = look_at(dataset, field);
+  if (values.one_a_mesh) return {Kind::known, "one value on each mesh"};
+  if (values.types > 1 && values.not_zero.size() == 1)
+    return {Kind::known, fmt::format("0 but on nodes of type {}", *values.not_zero.begin())};
+  if (const auto word = word_in(name, kKnown)) return {Kind::known, fmt::format("named \"{}\"", *word)};
+  if (const auto word = word_in(name, kResults)) return {Kind::result, fmt::format("named \"{}\"", *word)};
+  if (std::ranges::find(kLetters, name) != kLetters.end()) return {Kind::result, "named as solutions are"};
+  return {};
+}
+
+std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<std::string>& inputs,
+                                      const std::vector<std::string>& targets, bool over_time) {
+  std::vector<int64_t> types;
+  const std::vector<double>& counts = dataset.node_type_counts();
+  for (size_t type = 0; type < counts.size(); ++type) {
+    const auto number = static_cast<int32_t>(type);
+    const bool predicted =
+        counts[type] > 0 && std::ranges::any_of(targets, [&](const std::string& target) {
+          const FieldStatistics values = dataset.field_stats(target, NodeTypeSet{number},
+                                                             over_time ? Quantity::change : Quantity::value);
+          if (!std::ranges::any_of(values.std, [](double deviation) { return deviation > 0; })) return false;
+          return over_time || std::ranges::none_of(inputs, [&](const std::string& input) {
+                   return same_values(dataset, target, input, number);
+                 });
+        });
+    if (predicted) types.push_back(number);
+  }
+  return types;
+}
+
+}  // namespace meshgrad
