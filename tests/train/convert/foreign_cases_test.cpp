@@ -51,7 +51,7 @@ void check_heat(const Dataset& data, int64_t nodes) {
     }
     const auto field = t.field("T");
     for (int64_t at = 0; at < t.frames(); ++at, ++frame) {
-      const auto values = field.frame(field.dynamic() ? at : 0);
+      const auto values = field.frame(at);
       REQUIRE(std::ssize(values) == nodes);
       for (size_t n = 0; n < std::min<size_t>(values.size(), 12); ++n)
         CHECK(values[n] == x[2 * n] + 10 * x[2 * n + 1] + 100 * static_cast<float>(frame));
