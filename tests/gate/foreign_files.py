@@ -100,6 +100,50 @@ def write_exodus(path):
     assert writer.Write()
 
 
+def write_exodus_blocks(path, points, blocks, nodal, elemental, times=(0.0,)):
+    """Blocks of quads [cells, 4] in the plane. `nodal` maps names to values [times, nodes], `elemental` to a list of values
+    [times, cells] or None for each block."""
+    import netCDF4
+    import numpy
+
+    def names_of(file, variable, count, names):
+        file.createDimension(count, len(names))
+        variable = file.createVariable(variable, "S1", (count, "len_name"))
+        for row, name in enumerate(names):
+            variable[row] = numpy.array(list(name.ljust(33, "\0")), "S1")
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_OFFSET") as file:
+        file.setncatts({"api_version": numpy.float32(5), "version": numpy.float32(5), "floating_point_word_size": numpy.int32(8),
+                        "file_size": numpy.int32(1), "title": "blocks"})
+        for name, size in (("time_step", None), ("num_dim", 2), ("num_nodes", len(points)), ("num_el_blk", len(blocks)),
+                           ("num_elem", sum(map(len, blocks))), ("len_name", 33)):
+            file.createDimension(name, size)
+        file.createVariable("time_whole", "f8", ("time_step",))[:] = times
+        for axis, name in enumerate(("coordx", "coordy")):
+            file.createVariable(name, "f8", ("num_nodes",))[:] = [point[axis] for point in points]
+        identity = file.createVariable("eb_prop1", "i4", ("num_el_blk",))
+        identity.setncattr("name", "ID")
+        identity[:] = range(1, len(blocks) + 1)
+        file.createVariable("eb_status", "i4", ("num_el_blk",))[:] = 1
+        for number, cells in enumerate(blocks, 1):
+            file.createDimension(f"num_el_in_blk{number}", len(cells))
+            file.createDimension(f"num_nod_per_el{number}", 4)
+            connect = file.createVariable(f"connect{number}", "i4", (f"num_el_in_blk{number}", f"num_nod_per_el{number}"))
+            connect.setncattr("elem_type", "QUAD4")
+            connect[:] = numpy.array(cells) + 1
+        names_of(file, "name_nod_var", "num_nod_var", list(nodal))
+        for number, values in enumerate(nodal.values(), 1):
+            file.createVariable(f"vals_nod_var{number}", "f8", ("time_step", "num_nodes"))[:] = values
+        if not elemental:
+            return
+        names_of(file, "name_elem_var", "num_elem_var", list(elemental))
+        table = [[int(values is not None) for values in column] for column in zip(*elemental.values())]
+        file.createVariable("elem_var_tab", "i4", ("num_el_blk", "num_elem_var"))[:] = table
+        for number, of_blocks in enumerate(elemental.values(), 1):
+            for block, values in enumerate(of_blocks, 1):
+                if values is not None:
+                    file.createVariable(f"vals_elem_var{number}eb{block}", "f8", ("time_step", f"num_el_in_blk{block}"))[:] = values
+
+
 def write_by_gmsh(folder):
     """plate_*.msh of both versions, text and binary, and plate.cgns: a plate with a hole, whose left side is in the
     physical group 4, and all other curves in 6. flow_*.msh: a view "flow" of three steps, and one

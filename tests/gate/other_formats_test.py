@@ -63,6 +63,39 @@ def other_formats(program, folder):
     assert done.returncode == 1 and "no.msh" in done.stderr and "fix:" in done.stderr, done.stderr
 
 
+def exodus_blocks(program, folder):
+    """Displacements stay a field, points at one place stay apart, and what one block lacks is refused."""
+    import numpy
+    folder.mkdir()
+    row = [[0, 1, 5, 4], [1, 2, 6, 5], [2, 3, 7, 6]]
+    points = numpy.array([[x, y] for y in (0, 1) for x in range(4)], float)
+
+    def read(name, *of_mesh):
+        path = folder / f"{name}.e"
+        foreign_files.write_exodus_blocks(path, *of_mesh)
+        convert_to_vtu(path, folder / name)
+        report, _ = vtk_sources_test.convert(program, folder / name, folder / f"{name}.mgd")
+        mesh = vtu_readers_test.read_points(folder / name)
+        return report, mesh[numpy.lexsort(mesh.T)]
+    moved = {"disp_x": [points[:, 0] * 0.5], "disp_y": [points[:, 1] * 0.25]}
+    for name, times in (("static", (0.0,)), ("moving", (0.0, 0.5))):
+        report, mesh = read(name, points, [row], {key: value * len(times) for key, value in moved.items()}, {}, times)
+        assert report["frames"] == len(times) and numpy.array_equal(mesh, points[numpy.lexsort(points.T)]), mesh
+    # Two bodies with nodes of their own at x = 2, and a plate with a slit there.
+    apart = numpy.vstack([points, points[[2, 6]]])
+    parts = [row[:2], [[8, 3, 7, 9]]]
+    for name, blocks in (("contact", parts), ("slit", [parts[0] + parts[1]])):
+        report, mesh = read(name, apart, blocks, {"T": [numpy.arange(10.0)]}, {})
+        assert report["nodes"]["min"] == 10 and report["edges"]["min"] == 2 * 11, report
+        vtk_sources_test.check_range(vtk_sources_test.statistics(program, folder / f"{name}.mgd")["T"], numpy.array([0.0, 9]))
+    report, _ = read("shared", points, [row[:2], row[2:]], {"T": [numpy.arange(8.0)]}, {"q": [[[0.0, 1]], [[2.0]]]})
+    assert report["nodes"]["min"] == 8 and report["edges"]["min"] == 2 * 10, report
+    for name, values in (("first", [[[0.0]], None, None]), ("two", [[[0.0]], [[1.0]], None])):
+        foreign_files.write_exodus_blocks(folder / f"{name}.e", points, [[cell] for cell in row], {"T": [numpy.arange(8.0)]}, {"q": values})
+        done = to_vtu(folder / f"{name}.e", folder / name)
+        assert done.returncode == 1 and "e: q] needed an array of all 3 blocks" in done.stderr, done.stderr
+
+
 def gmsh_and_cgns(program, folder):
     """What Gmsh itself wrote, and CGNS of Gmsh (by the library of CGNS, read by VTK) and of meshio (read by meshio)."""
     import meshio
@@ -115,7 +148,7 @@ def gmsh_and_cgns(program, folder):
 def main():
     program, venv = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
     vtu_readers_test.enter_environment(venv)
-    vtu_readers_test.run_each((other_formats, gmsh_and_cgns), program)
+    vtu_readers_test.run_each((other_formats, exodus_blocks, gmsh_and_cgns), program)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 refuses."""
 import importlib.machinery
 import importlib.util
+import os
 import pathlib
+import signal
 import struct
 import sys
 import tempfile
@@ -65,6 +67,24 @@ class ToVtu(unittest.TestCase):
                 ordered = to_vtu.with_data_in_order("a.msh", text)
                 self.assertEqual(ordered, mesh + head + b"\n" + rows[1] + rows[0] + b"\n" + tail)
 
+    def test_files_of_others_are_named(self):
+        for text, got, fix in (("$NOD\n1\n", "'$NOD'", "-format msh41"), ("*NODE\n", "'*NODE'", ".inp"),
+                               ("27\n7 17\n", "'27'", "Gmsh")):
+            error = self.error(lambda text=text: to_vtu.check_msh("a.msh", text.encode()))
+            self.assertIn(f"[a.msh] needed a file of Gmsh 2 or 4, which begins with $MeshFormat, got one that begins with {got}", error)
+            self.assertIn(fix, error[error.index("; fix: "):])
+        to_vtu.check_msh("a.msh", VERSION_2.encode())
+        with tempfile.TemporaryDirectory() as folder:
+            cow, part = pathlib.Path(folder) / "cow.g", pathlib.Path(folder) / "a.e.2.0"
+            cow.write_bytes(b"  1 29")
+            self.assertIn("got one that begins with b'  1 '", self.error(lambda: to_vtu.frames_of(cow)))
+            part.write_bytes(b"CDF\1")
+            self.assertIn("a.e.2.0] needed the whole mesh, got a part of it", self.error(lambda: to_vtu.frames_of(part)))
+
+    def test_crashes_of_readers_are_said(self):
+        text = self.error(lambda: to_vtu.in_child("a.e", lambda: os.kill(os.getpid(), signal.SIGSEGV)))
+        self.assertIn("[a.e] needed a file that VTK and meshio read, got signal 11", text)
+
     def test_cases_of_openfoam_in_parts_are_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             case = pathlib.Path(folder)
@@ -72,8 +92,12 @@ class ToVtu(unittest.TestCase):
                 (case / name).mkdir(parents=True)
             text = self.error(lambda: to_vtu.check_case(case))
             self.assertIn("needed a case that is reconstructed, got times 0.5 in processor0 and 1 more only", text)
+            (case / "processor0/1").mkdir()
+            (case / "1.0").mkdir()
+            self.assertEqual(to_vtu.check_case(case), ", left out times 0.5 in processor0 and 1 more only, which "
+                             f"reconstructPar -case {case} adds")
             (case / "0.5").mkdir()
-            to_vtu.check_case(case)
+            self.assertEqual(to_vtu.check_case(case), "")
             (case / "constant/fluid/polyMesh").mkdir(parents=True)
             self.assertIn("needed a case of one region, got regions fluid", self.error(lambda: to_vtu.check_case(case)))
 

@@ -50,6 +50,16 @@ def make_environment(venv):
     done.write_text("\n".join(PACKAGES))
 
 
+def read_points(folder):
+    """Of the first VTU file, [points, 2]."""
+    import vtk
+    from vtk.util.numpy_support import vtk_to_numpy
+    reader = vtk.vtkXMLUnstructuredGridReader()
+    reader.SetFileName(str(sorted(folder.glob("*.vtu"))[0]))
+    reader.Update()
+    return vtk_to_numpy(reader.GetOutput().GetPoints().GetData())[:, :2]
+
+
 def trajectory(numpy, nodes, frames):
     """A strip of triangles with one scalar field."""
     node = numpy.arange(nodes)

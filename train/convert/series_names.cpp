@@ -316,30 +316,57 @@ struct Match {
   std::vector<std::string> cases;
 };
 
-/// The shortest texts that make `name` of the pieces from `at` on. Names are short, and so is this.
-bool match(std::span<const std::pair<Piece, std::string>> pieces, std::string_view name, Match& found) {
-  if (pieces.empty()) return name.empty();
-  const auto& [piece, text] = pieces.front();
-  const auto rest = pieces.subspan(1);
-  if (piece == Piece::text) return name.starts_with(text) && match(rest, name.substr(text.size()), found);
-  if (piece == Piece::frame) {
-    const size_t sign = !name.empty() && (name[0] == '-' || name[0] == '+') ? 1 : 0;
-    if (sign >= name.size() || !is_digit(name[sign])) return false;
+/// The shortest texts that make a name of pieces. Each pair of a piece and a place in the name is tried once.
+class Matcher {
+ public:
+  Matcher(std::span<const std::pair<Piece, std::string>> pieces, std::string_view name)
+      : pieces_(pieces), name_(name), fails_(pieces.size() * (name.size() + 1)) {}
+
+  std::optional<Match> match() {
+    return matches(0, 0) ? std::optional<Match>(std::move(found_)) : std::nullopt;
+  }
+
+ private:
+  /// Whether the pieces from `piece` on make the name from `at` on.
+  bool matches(size_t piece, size_t at) {
+    if (piece == pieces_.size()) return at == name_.size();
+    const size_t state = piece * (name_.size() + 1) + at;
+    if (fails_[state]) return false;
+    const auto& [kind, text] = pieces_[piece];
+    const bool found = kind == Piece::text
+                           ? name_.substr(at).starts_with(text) && matches(piece + 1, at + text.size())
+                       : kind == Piece::frame ? match_frame(piece, at)
+                                              : match_any(piece, at);
+    fails_[state] = !found;
+    return found;
+  }
+
+  bool match_frame(size_t piece, size_t at) {
+    const size_t digit = at + (at < name_.size() && (name_[at] == '-' || name_[at] == '+') ? 1 : 0);
+    if (digit >= name_.size() || !is_digit(name_[digit])) return false;
     for (const bool decimal : {true, false}) {
-      const size_t end = end_of_number(name, sign, decimal);
-      found.frame = std::string(name.substr(0, end));
-      if (match(rest, name.substr(end), found)) return true;
+      const size_t end = end_of_number(name_, digit, decimal);
+      found_.frame = std::string(name_.substr(at, end - at));
+      if (matches(piece + 1, end)) return true;
     }
     return false;
   }
-  for (size_t end = 0; end <= name.size(); ++end) {
-    const size_t before = found.cases.size();
-    if (piece == Piece::other) found.cases.emplace_back(name.substr(0, end));
-    if (match(rest, name.substr(end), found)) return true;
-    found.cases.resize(before);
+
+  bool match_any(size_t piece, size_t at) {
+    for (size_t end = at; end <= name_.size(); ++end) {
+      const size_t before = found_.cases.size();
+      if (pieces_[piece].first == Piece::other) found_.cases.emplace_back(name_.substr(at, end - at));
+      if (matches(piece + 1, end)) return true;
+      found_.cases.resize(before);
+    }
+    return false;
   }
-  return false;
-}
+
+  std::span<const std::pair<Piece, std::string>> pieces_;
+  std::string_view name_;
+  std::vector<bool> fails_;  // [pieces, places in the name]
+  Match found_;
+};
 
 }  // namespace
 
@@ -367,7 +394,8 @@ SeriesReading parse_series(const std::string& pattern, std::span<const std::stri
   }
   std::map<std::vector<std::string>, std::vector<std::pair<std::string, size_t>>> groups;
   for (size_t i = 0; i < names.size(); ++i)
-    if (Match found; match(*pieces, names[i], found)) groups[found.cases].emplace_back(found.frame, i);
+    if (const auto found = Matcher(*pieces, names[i]).match())
+      groups[found->cases].emplace_back(found->frame, i);
   SeriesReading reading{.pattern = pattern};
   std::vector<std::string> numbers;
   for (const auto& [cases, members] : groups)

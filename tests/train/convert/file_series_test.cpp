@@ -146,6 +146,13 @@ TEST_CASE("a pattern says which number counts the frames") {
   CHECK(contains(message_of([&] { parse_series("s_{case}", decimal); }), "[series] needed a pattern"));
 }
 
+TEST_CASE("a pattern of many wildcards takes little time") {
+  std::string pattern = "{frame}";
+  for (int i = 0; i < 40; ++i) pattern += "*a";
+  const std::vector<std::string> names{"1" + std::string(200, 'a') + "b", "2" + std::string(40, 'a')};
+  CHECK(parse_series(pattern, names).groups == std::vector<std::vector<size_t>>{{1}});
+}
+
 TEST_CASE("files named by decimal times are frames in their order") {
   NumberedFiles folder;
   for (const char* time : {"0.01", "0.05", "0.1", "0.15", "0.2"})

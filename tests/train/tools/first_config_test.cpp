@@ -120,3 +120,18 @@ TEST_CASE("init asks where nothing tells results from what is known") {
   CHECK(contains(chosen.out, "targets = [\"d\"]"));
   CHECK(run_meshgrad({"init", "--data", path.string(), "--targets", "e"}).code == 2);
 }
+
+TEST_CASE("init sees a field that changes alike everywhere") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square_arrays(5);
+  arrays["u"] = npy<float>("<f4", "(5, 4, 1)", {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4});
+  write_npz(scratch.path / "run.npz", arrays, false);
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1};
+  convert(options);
+  const Config config = first_config(Dataset::open(options.output), {}).config;
+  CHECK(config.task.name == TaskName::mesh_dynamics);
+  CHECK(config.data.targets == std::vector<std::string>{"u"});
+}

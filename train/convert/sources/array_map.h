@@ -20,11 +20,17 @@ struct NamedArray {
   NpyArray array;
   bool numbers = true;   ///< false: text, dates, objects or records, of which `array` says nothing
   std::string source{};  ///< its name in the file, once a map or a guess gave it another
+  std::string unit{};    ///< that the file says; empty: none
 };
 
 /// Which array is what: from "positions", "cells", "edges", "facets", "types", "cell:types", "facet:types",
 /// or a field's name (with or without the prefixes of array_trajectory.h), to the array's name in the file.
 using ArrayMap = std::map<std::string, std::string>;
+
+/// Times, or a dt, in seconds; nothing where their unit is none of time, or of no fixed length (months). A
+/// unit is one of UDUNITS, also with a date: "hours since 2000-01-01" (CF Metadata Conventions 1.11, section
+/// 4.4). Numbers without a unit are in seconds.
+std::optional<std::vector<double>> in_seconds(const NamedArray& times);
 
 /// Names of arrays of node types: on nodes (or what their length says), cells, or facets.
 constexpr std::array<std::string_view, 3> kTypeArrays{"node_type", "cell:node_type", "facet:node_type"};

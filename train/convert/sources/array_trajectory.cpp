@@ -76,7 +76,9 @@ class ArrayReader {
         continue;
       } else if (entry.name == "dt" && entry.array.size() == 1) {
         note_use(entry, t);
-        t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
+        const auto dt = in_seconds(entry);
+        if (!dt) throw data_error(where(entry), "a unit of time", entry.unit, "save it in seconds");
+        t.dt = checked_dt(dt->front(), where(entry));
       } else if (masks_.contains(entry.name)) {
         t.read_as[entry.name] = entry.source;
       } else if (!is_mesh_array(entry.name)) {
@@ -235,13 +237,13 @@ class ArrayReader {
             fmt::format("leave it out and give --dt; save a field as [1, {}, 1]", t.nodes));
       }
       if (!entry.numbers || !are_times(entry, t.nodes)) continue;
-      const std::vector<double> times = to_doubles(entry.array);
-      if (static_cast<int64_t>(times.size()) != t.frames || t.frames < 2) {
-        left_out_.push_back(entry.name + " " + shape_text(entry.array));
+      const auto times = in_seconds(entry);
+      if (!times || std::ssize(*times) != t.frames || t.frames < 2) {
+        left_out_.push_back(entry.name + " " + (times ? shape_text(entry.array) : "in " + entry.unit));
         continue;
       }
-      const auto dt = even_spacing(times);
-      t.times = times;
+      const auto dt = even_spacing(*times);
+      t.times = *times;
       constexpr double kSame = 1e-3;
       if (!dt) {
         warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));

@@ -141,6 +141,8 @@ NamedArray Hdf5Arrays::read(const std::string& path, const std::string& name,
   const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
   const bool wide = H5Tget_size(type.id()) == 8;
   const Hdf5Packing packing = hdf5_packing(dataset.id(), where + ": " + path);
+  array.unit = hdf5_text(dataset.id(), "units");
+  if (array.unit.ends_with(',')) array.unit.pop_back();
   if (kind == H5T_FLOAT) {
     wide ? keep_floats(read_as<double>(file, path, rank, H5T_NATIVE_DOUBLE, where, array), packing, array)
          : keep_floats(read_as<float>(file, path, rank, H5T_NATIVE_FLOAT, where, array), packing, array);

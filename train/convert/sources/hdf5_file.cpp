@@ -39,6 +39,12 @@ DataError why_closed(const std::filesystem::path& path) {
     int descriptor;
     ~Closed() { close(descriptor); }
   } const closed{descriptor};
+  std::array<char, 3> classic{};
+  if (pread(descriptor, classic.data(), classic.size(), 0) == 3 &&
+      std::string_view(classic.data(), classic.size()) == "CDF") {
+    return data_error(name, "an HDF5 file", "a file of NetCDF-3",
+                      "nccopy -k netCDF-4 makes HDF5 of it; scripts/to-vtu reads Exodus");
+  }
   const auto start = superblock_of(descriptor);
   if (!start) {
     return data_error(name, "an HDF5 file", "a file without the signature of HDF5",

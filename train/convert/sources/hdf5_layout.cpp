@@ -39,6 +39,12 @@ Paths names_of(const Paths& groups) {
   return names;
 }
 
+bool is_number(const std::string& group) {
+  const std::string parent = parent_of(group);
+  const std::string name = group.substr(parent.size(), group.size() - parent.size() - 1);
+  return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+}
+
 /// A lone trajectory's group: all paths are in it, or its name is a number and no other group is beside it.
 std::string only_group(const Paths& paths, const std::map<std::string, Paths>& contents) {
   std::string only;
@@ -46,12 +52,10 @@ std::string only_group(const Paths& paths, const std::map<std::string, Paths>& c
     if (members.size() == paths.size() && group.size() > only.size()) only = group;
   if (!only.empty()) return only;
   for (const auto& [group, members] : contents) {
-    const std::string parent = parent_of(group),
-                      name = group.substr(parent.size(), group.size() - parent.size() - 1);
-    const bool number = name.find_first_not_of("0123456789") == std::string::npos;
+    const std::string parent = parent_of(group);
     const auto beside =
         std::ranges::count_if(contents, [&](const auto& other) { return parent_of(other.first) == parent; });
-    if (number && beside == 1) return group;
+    if (is_number(group) && beside == 1) return group;
   }
   return "";
 }
@@ -89,12 +93,6 @@ Alike alike_groups(const Paths& paths) {
 
 bool one_family(const Paths& names) { return families_of(names).size() == 1; }
 
-std::string leaf_of(const std::string& path) {
-  std::string leaf = path.substr(path.rfind('/') + 1);
-  for (char& c : leaf) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return leaf;
-}
-
 /// Groups within groups that are steps by their names, or that a pattern may mean, are the innermost ones:
 /// "run_1/step_2/".
 void take_inner_groups(Alike& found, const GroupNames& names) {
@@ -114,23 +112,50 @@ void take_inner_groups(Alike& found, const GroupNames& names) {
   found.members = inner.members;
 }
 
+DataError unlike(const std::string& file, const std::string& group, const Paths& members,
+                 const std::string& other, const Paths& others) {
+  return data_error(file,
+                    fmt::format("the data sets {} in each group, as {} has", fmt::join(members, ", "), group),
+                    fmt::format("{} with {}", other, fmt::join(others, ", ")),
+                    "write all groups alike, or leave that group out");
+}
+
+Paths members_of(const Paths& paths, const std::string& group) {
+  Paths members;
+  for (const std::string& path : paths)
+    if (path.starts_with(group)) members.push_back(path.substr(group.size()));
+  return members;
+}
+
 void check_same_members(const Alike& found, const std::string& file) {
   if (found.groups.size() < 2) return;
   for (const std::string& path : found.others) {
-    for_each_group(path, [&](const std::string& group, const std::string& rest) {
+    for_each_group(path, [&](const std::string& group, const std::string&) {
       if (parent_of(group) != parent_of(found.groups[0]) || !one_family(names_of({found.groups[0], group})))
         return;
-      throw data_error(file,
-                       fmt::format("the data sets {} in each group, as {} has",
-                                   fmt::join(found.members, ", "), found.groups[0]),
-                       fmt::format("{} with {}", group, rest),
-                       "write all groups alike, or leave that group out");
+      throw unlike(file, found.groups[0], found.members, group, members_of(found.others, group));
     });
   }
 }
 
+/// Where no groups are alike: two groups that are numbers and have a data set in common are trajectories, of
+/// which one lacks another.
+void check_no_numbers(const Paths& paths, const std::string& file) {
+  std::map<std::string, std::string> first;  // by the parent and a member
+  for (const std::string& path : paths) {
+    for_each_group(path, [&](const std::string& group, const std::string& rest) {
+      if (!is_number(group)) return;
+      const auto [known, added] = first.try_emplace(parent_of(group) + "/" + rest, group);
+      if (!added)
+        throw unlike(file, known->second, members_of(paths, known->second), group, members_of(paths, group));
+    });
+  }
+}
+
+/// Times are t, temperature is T.
 bool names_times(const std::string& path) {
-  const std::string leaf = leaf_of(path);
+  std::string leaf = path.substr(path.rfind('/') + 1);
+  if (leaf.size() > 1 && leaf[0] == 'T') leaf[0] = 't';
   return leaf == "time" || leaf == "times" || leaf == "t";
 }
 
@@ -233,6 +258,7 @@ std::vector<std::pair<std::string, std::string>> Hdf5Layout::shared_by(const Pat
 Hdf5Layout hdf5_layout(const Paths& paths, const GroupNames& names, const GroupFacts& facts,
                        const std::string& file) {
   Alike found = alike_groups(paths);
+  if (found.groups == Paths{""}) check_no_numbers(paths, file);
   take_inner_groups(found, names);
   std::ranges::sort(found.groups, [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;  // numbers by their values

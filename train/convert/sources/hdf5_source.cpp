@@ -243,8 +243,17 @@ class Hdf5Source : public TrajectorySource {
   int dim_ = 0;
 };
 
-bool has_group_of_data(const std::filesystem::path& path) {
-  return H5Lexists(open_hdf5_file(path).id(), "data", H5P_DEFAULT) > 0;
+bool has_group(const std::filesystem::path& path, const char* name) {
+  return H5Lexists(open_hdf5_file(path).id(), name, H5P_DEFAULT) > 0;
+}
+
+/// Whether a group of data has rows of nodal_data.
+bool has_nodal_data(const std::filesystem::path& path) {
+  if (!has_group(path, "data")) return false;
+  const std::vector<std::string> paths = Hdf5Arrays(path).paths();
+  return paths.empty() || std::ranges::any_of(paths, [](const std::string& one) {
+           return one.starts_with("data/") && one.ends_with("/nodal_data");
+         });
 }
 
 // Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
@@ -330,7 +339,7 @@ class ArraySource : public TrajectorySource {
   static NamedArray over_frames(const std::vector<NamedArray>& frames, const std::vector<std::string>& groups,
                                 const std::string& where) {
     const NamedArray& first = frames.front();
-    NamedArray all{.name = first.name, .numbers = first.numbers};
+    NamedArray all{.name = first.name, .numbers = first.numbers, .unit = first.unit};
     if (!first.numbers) return all;
     for (size_t i = 0; i < frames.size(); ++i) {
       const NpyArray &one = frames[i].array, &known = first.array;
@@ -365,7 +374,11 @@ std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& pa
                                                  const std::vector<std::string>& fields,
                                                  const ArrayOptions& options, const WarningCallback& warn,
                                                  const AliveCallback& alive) {
-  if (options.map.empty() && has_group_of_data(path)) {
+  if (has_group(path, "VTKHDF")) {
+    throw data_error(path.string(), "arrays, or the layout data/{id}/nodal_data", "a file of VTKHDF",
+                     "open it in ParaView and save it as .vtu, a series as .pvd");
+  }
+  if (options.map.empty() && has_nodal_data(path)) {
     const char* unused = !options.axes.empty()     ? "axes"
                          : options.first_node      ? "first-node"
                          : !options.series.empty() ? "series"

@@ -450,7 +450,7 @@ VtkGrid linear_grid(VtkGrid grid, const std::string& name) {
   if (!grid.face_ends.empty())
     grid.face_ends.resize(grid.ends.size(), static_cast<int64_t>(grid.faces.size()));
   check_sizes(grid, name);
-  grid = without_ghosts(std::move(grid));
+  grid = without_ghosts(std::move(grid), name);
   bool quadratic = false;
   for (size_t cell = 0; cell < grid.types.size(); ++cell) {
     const size_t has = points_of(grid, static_cast<int64_t>(cell)).size();

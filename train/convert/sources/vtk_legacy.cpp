@@ -163,6 +163,7 @@ class LegacyReader {
         name = decoded_name(text_.word());
       }
       reading_ = name;
+      check_one_word(name);
       const size_t components = count(), tuples = count();
       const std::string_view type_name = text_.word();
       if (components > 65535) throw broken("at most 65535 components", fmt::format("{}", components));
@@ -212,6 +213,24 @@ class LegacyReader {
     throw unexpected("a type of numbers", word);
   }
 
+  DataError spaces(const std::string& words) const {
+    return data_error(name_, "names of arrays without spaces, as %20",
+                      fmt::format("\"{}\"", words.substr(0, 80)),
+                      "rename the array, or write the file with VTK or meshio");
+  }
+
+  /// A number follows the name of an array of a field.
+  void check_one_word(const std::string& name) const {
+    VtkText line(VtkText(text_).line());
+    std::string words = name;
+    std::string_view word = line.word();
+    while (!word.empty() && (word.front() < '0' || word.front() > '9')) {
+      words += fmt::format(" {}", word);
+      word = line.word();
+    }
+    if (words != name && !word.empty()) throw spaces(words);
+  }
+
   /// Of an array whose name should be one word.
   VtkType type_after(const std::string& name) {
     VtkText rest = text_;
@@ -219,10 +238,7 @@ class LegacyReader {
     VtkText line(VtkText(rest).line());
     std::string words = name;
     for (std::string_view word = line.word(); !word.empty(); word = line.word()) {
-      if (vtk_type(word))
-        throw data_error(name_, "names of arrays without spaces, as %20",
-                         fmt::format("\"{}\"", words.substr(0, 80)),
-                         "rename the array, or write the file with VTK or meshio");
+      if (vtk_type(word)) throw spaces(words);
       words += fmt::format(" {}", word);
     }
     throw unexpected("a type of numbers", rest.word());

@@ -176,6 +176,33 @@ std::vector<int64_t> owners_of(const VtkGrid& grid, const std::vector<int64_t>& 
   return to;
 }
 
+/// Throws where two of `cells` have the same points, of which `owner` stands for each.
+void check_no_copies(const VtkGrid& grid, const std::vector<int64_t>& cells,
+                     const std::vector<int64_t>& owner, const std::string& name) {
+  const auto key_of = [&](int64_t cell) {
+    std::vector<int64_t> key;
+    for (const int64_t point : points_of(grid, cell)) key.push_back(owner[static_cast<size_t>(point)]);
+    std::ranges::sort(key);
+    return key;
+  };
+  std::map<std::vector<int64_t>, int64_t> copies;  // surfaces and solids whose points are all those of others
+  for (const int64_t cell : cells) {
+    if (points_of(grid, cell).size() < 3) continue;  // lines and points around the mesh may lie in two pieces
+    const bool copy = std::ranges::all_of(
+        points_of(grid, cell), [&](int64_t point) { return owner[static_cast<size_t>(point)] != point; });
+    if (copy) copies.try_emplace(key_of(cell), cell);
+  }
+  if (copies.empty()) return;
+  for (const int64_t cell : cells) {
+    const auto copy = copies.find(key_of(cell));
+    if (copy == copies.end() || copy->second == cell) continue;
+    throw data_error(name, "each cell in one piece, or an array vtkGhostType that says which are copies",
+                     fmt::format("cells {} and {}, counted over the pieces, with the same points",
+                                 std::min(cell, copy->second), std::max(cell, copy->second)),
+                     "write the pieces without their layers of ghosts");
+  }
+}
+
 void append(VtkArray& all, const VtkArray& piece) {
   std::visit(
       [&](auto& values) {
@@ -311,7 +338,7 @@ VtkArray rows_of_array(const VtkArray& array, const std::vector<int64_t>& rows) 
   return kept;
 }
 
-VtkGrid without_ghosts(VtkGrid grid) {
+VtkGrid without_ghosts(VtkGrid grid, const std::string& name) {
   const std::vector<int64_t> cell_flags = take_flags(grid.cell_arrays);
   const std::vector<int64_t> point_flags = take_flags(grid.point_arrays);
   if (cell_flags.empty() && point_flags.empty()) return grid;
@@ -327,6 +354,7 @@ VtkGrid without_ghosts(VtkGrid grid) {
         std::ranges::none_of(points_of(grid, cell), hidden))
       cells.push_back(cell);
   }
+  check_no_copies(grid, cells, owner, name);
   if (cells.size() < grid.ends.size()) keep_cells(grid, cells);
   std::vector<bool> used(owner.size());
   for (const int64_t point : grid.connectivity)

@@ -14,8 +14,8 @@ namespace meshgrad {
 /// vtkGhostType (or vtkGhostLevels), and without the points of only these. A point that another process has
 /// (by the array of points) becomes the one at the same place, and so do the points of a cell that has a
 /// ghost; cells with a hidden point go. The sizes and numbers of `grid` must be valid (linear_grid checks
-/// them).
-VtkGrid without_ghosts(VtkGrid grid);
+/// them). Throws DataError naming the file where two cells that stay have the same points.
+VtkGrid without_ghosts(VtkGrid grid, const std::string& name);
 
 /// One grid of the pieces of a parallel one: a point at the place of one of an earlier piece is that point.
 /// Throws DataError naming the file for pieces with other arrays, and where two such points have floats that

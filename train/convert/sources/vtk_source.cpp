@@ -49,10 +49,20 @@ VtkGrid read_grid(const fs::path& path) {
 std::vector<VtkFrame> frames_of_pvd(std::span<const std::byte> content, const fs::path& path) {
   const pugi::xml_document document = read_xml(content, path, "XML with a Collection of DataSets");
   std::vector<VtkFrame> frames;
+  std::string part;  // of the first entry without a time
   for (const pugi::xml_node& entry : document.child("VTKFile").child("Collection").children("DataSet")) {
     frames.push_back({path.parent_path() / entry.attribute("file").value(), std::nullopt});
-    if (const auto time = entry.attribute("timestep"))
+    if (const auto time = entry.attribute("timestep")) {
       frames.back().time = time_in_text(time.value(), path.string());
+      continue;
+    }
+    const std::string own = entry.attribute("part").as_string("0");
+    if (part.empty()) part = own;
+    if (own == part) continue;
+    throw data_error(path.string(), "a time for each file, or files of one part",
+                     fmt::format("parts {} and {} without times: frames, or parts of one mesh", part, own),
+                     "write a timestep for each frame; merge the parts of a mesh: in ParaView, Merge Blocks, "
+                     "then save as .vtu");
   }
   return frames;
 }
@@ -99,10 +109,12 @@ std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const
   sort_by_time(frames);
   for (size_t i = 1; i < frames.size(); ++i) {
     if (!frames[i].time || frames[i].time != frames[i - 1].time) continue;
-    throw data_error(path.string(), "one file for each time",
-                     fmt::format("{} and {} at time {}", frames[i - 1].path.filename().string(),
-                                 frames[i].path.filename().string(), *frames[i].time),
-                     "merge the parts of a frame: in ParaView, Merge Blocks, then save as .vtu");
+    throw data_error(
+        path.string(), "one file for each time",
+        fmt::format("{} and {} at time {}", frames[i - 1].path.filename().string(),
+                    frames[i].path.filename().string(), *frames[i].time),
+        "leave one of them in the list, as after a restart; merge the parts of a frame: in ParaView, "
+        "Merge Blocks, then save as .vtu");
   }
   return frames;
 }

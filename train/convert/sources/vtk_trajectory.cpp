@@ -105,16 +105,9 @@ void drop_third(VtkArray& array) {
   array.components = 2;
 }
 
-// Whether all rows are the first.
-bool repeats(const VtkArray& array) {
-  return std::visit(
-      [&](const auto& values) {
-        const auto width = static_cast<size_t>(array.components);
-        for (size_t i = width; i < values.size(); ++i)
-          if (values[i] != values[i - width]) return false;
-        return true;
-      },
-      array.values);
+// The last row.
+VtkArray last_row(const VtkArray& array) {
+  return rows_of_array(array, {static_cast<int64_t>(array.size()) / array.components - 1});
 }
 
 std::vector<int64_t> type_numbers(const VtkArray& array, const std::string& name) {
@@ -141,6 +134,12 @@ const VtkArray* find_array(const std::vector<VtkArray>& arrays, std::string_view
 
 constexpr std::string_view kDefaultTypes = "node_type";
 constexpr std::array<std::string_view, 4> kTimeArrays{"TimeValue", "TIME", "Time", "time"};
+
+/// Arrays of the whole grid that say something of its time, or of VTK.
+bool is_about_time(const VtkArray& array) {
+  return std::ranges::find(kTimeArrays, array.name) != kTimeArrays.end() || array.name == "CYCLE" ||
+         array.name.starts_with("vtk") || array.size() == 0;
+}
 
 }  // namespace
 
@@ -250,8 +249,8 @@ VtkArray VtkTrajectory::rows_of(const VtkArray& array, FieldOn on) const {
 void VtkTrajectory::choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out) {
   constexpr size_t kMost = 64;
   for (const VtkArray& array : grid.field_arrays) {
-    const bool of_time = std::ranges::find(kTimeArrays, array.name) != kTimeArrays.end();
-    if (of_time || array.name == "CYCLE" || array.name.starts_with("vtk") || array.size() == 0) continue;
+    if (is_about_time(array)) continue;
+    names_.insert(array.name);
     const bool integers = std::holds_alternative<std::vector<int64_t>>(array.values);
     const bool known =
         std::ranges::any_of(sources_, [&](const Source& source) { return source.values.name == array.name; });
@@ -281,7 +280,8 @@ void VtkTrajectory::choose_arrays(const VtkGrid& grid) {
       const bool known = std::any_of(sources_.begin(), sources_.end(),
                                      [&](const Source& source) { return source.values.name == array.name; });
       if (array.name.empty() || known || (!of_points && cell_dim_ == 1 && !a_row_an_edge)) {
-        left_out.push_back(array.name.empty() ? "one without a name" : array.name + " of cells");
+        left_out.push_back(array.name.empty() ? "one without a name"
+                                              : array.name + (of_points ? " of points" : " of cells"));
       } else {
         sources_.push_back({on, rows_of(array, on)});
       }
@@ -339,9 +339,11 @@ bool VtkTrajectory::take_cell_order(VtkGrid& grid) const {
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   keep_points(grid.points);
   ++trajectory_.frames;
-  for (const auto* arrays : {&grid.point_arrays, &grid.cell_arrays}) {
+  for (const auto* arrays : {&grid.point_arrays, &grid.cell_arrays, &grid.field_arrays}) {
     for (const VtkArray& array : *arrays) {
-      if (!names_.insert(array.name).second || !warn_) continue;
+      if ((arrays == &grid.field_arrays && is_about_time(array)) || !names_.insert(array.name).second ||
+          !warn_)
+        continue;
       warn_(fmt::format("[{}] array {} left out, since the first frame of {} has none", name, array.name,
                         trajectory_.name));
     }
@@ -351,6 +353,11 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
                                        : source.on == FieldOn::cell ? grid.cell_arrays
                                                                     : grid.field_arrays,
                                        source.values.name);
+    const VtkArray last = source.on == FieldOn::graph ? last_row(source.values) : VtkArray{};
+    if (array == nullptr && source.on == FieldOn::graph && !source.changes) {
+      keep_condition(source, name);
+      array = &last;
+    }
     const bool other_size =
         array != nullptr &&
         (source.on == FieldOn::graph ? static_cast<int64_t>(array->size()) != source.values.components
@@ -361,6 +368,14 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
                        array == nullptr ? "none" : describe_array(*array),
                        "save the same arrays in every frame");
     }
+    if (source.on == FieldOn::graph && array->values != last.values) {
+      source.changes = true;
+      if (!source.without.empty()) {
+        throw data_error(fmt::format("{}: array {} of the whole grid", name, source.values.name),
+                         fmt::format("the value of the first frame, as {} has none", source.without),
+                         fmt::format("{}", fmt::join(as_doubles(*array), " ")), "save it in every frame");
+      }
+    }
     const VtkArray more = rows_of(*array, source.on);
     std::visit(
         [&](auto& values) {
@@ -369,6 +384,15 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
         },
         source.values.values);
   }
+}
+
+/// A condition that a program writes once holds for the frames after it.
+void VtkTrajectory::keep_condition(Source& source, const std::string& name) {
+  if (!source.without.empty()) return;
+  source.without = name;
+  if (!warn_) return;
+  warn_(fmt::format("[{}] array {} of the whole grid is missing: that of the first frame, {}, was taken",
+                    name, source.values.name, trajectory_.name));
 }
 
 /// Points of all frames, from the first frame that moves on.
@@ -411,7 +435,7 @@ RawField VtkTrajectory::field_of(Source& source, bool series) const {
   field.components = source.values.components;
   field.dynamic = series || trajectory_.frames > 1;
   field.on = source.on == FieldOn::cell && cell_dim_ == 1 ? FieldOn::edge : source.on;
-  field.repeats = source.on == FieldOn::graph && field.dynamic && repeats(source.values);
+  field.repeats = source.on == FieldOn::graph && field.dynamic && !source.changes;
   if (auto* floats = std::get_if<std::vector<float>>(&source.values.values)) {
     field.values = std::move(*floats);
   } else if (auto* doubles = std::get_if<std::vector<double>>(&source.values.values)) {

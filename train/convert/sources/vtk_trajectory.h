@@ -43,6 +43,8 @@ class VtkTrajectory {
   struct Source {
     FieldOn on = FieldOn::node;  ///< or cell, or graph
     VtkArray values;             ///< of all frames so far
+    bool changes = false;        ///< of a graph: over the frames so far
+    std::string without = {};    ///< of a graph: the first frame that has none; the one before holds for it
   };
 
   void choose_cells(const VtkGrid& grid);
@@ -55,6 +57,7 @@ class VtkTrajectory {
   VtkArray rows_of(const VtkArray& array, FieldOn on) const;
   void choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out);
   RawField field_of(Source& source, bool series) const;
+  void keep_condition(Source& source, const std::string& name);
   void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;

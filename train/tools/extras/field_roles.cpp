@@ -103,7 +103,10 @@ std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<
         counts[type] > 0 && std::ranges::any_of(targets, [&](const std::string& target) {
           const FieldStatistics values = dataset.field_stats(target, NodeTypeSet{number},
                                                              over_time ? Quantity::change : Quantity::value);
-          if (!std::ranges::any_of(values.std, [](double deviation) { return deviation > 0; })) return false;
+          const auto differs = [](double value) { return value != 0.0; };
+          const bool changes =
+              over_time && std::ranges::any_of(values.mean, differs);  // perhaps by one number everywhere
+          if (!changes && !std::ranges::any_of(values.std, differs)) return false;
           return over_time || std::ranges::none_of(inputs, [&](const std::string& input) {
                    return same_values(dataset, target, input, number);
                  });

@@ -121,13 +121,20 @@ class Guess {
     return std::ranges::any_of(stats.std, [](double deviation) { return deviation > 0; });
   }
 
+  /// Also where it changes by the same number everywhere.
+  bool changes(const FieldInfo& field) const {
+    const FieldStatistics stats = dataset_.field_stats(field.name, NodeTypeSet::all(), Quantity::change);
+    return varies(field, Quantity::change) ||
+           std::ranges::any_of(stats.mean, [](double mean) { return mean != 0; });
+  }
+
   void choose_fields() {
     std::vector<FieldInfo> moving, still, conditions;
     for (const FieldInfo& field : dataset_.fields()) {
       if (field.dtype != DType::f32) continue;
       if (field.on == FieldOn::graph) conditions.push_back(field);
       if (field.on != FieldOn::node || !varies(field, Quantity::value)) continue;
-      const bool moves = field.dynamic && longest_ > 1 && varies(field, Quantity::change);
+      const bool moves = field.dynamic && longest_ > 1 && changes(field);
       (moves ? moving : still).push_back(field);
     }
     const std::string displacement = leave_out_displacement(moving);
