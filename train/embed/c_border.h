@@ -7,6 +7,7 @@
 #include <meshgrad/train/embed/arrays.h>
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
+#include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/embed/own_process.h>
 
 #include <algorithm>
@@ -20,6 +21,11 @@ struct meshgrad_runtime {
   meshgrad::Runtime runtime;
   meshgrad::Ranks ranks;  // of the communicator, or this process alone
   meshgrad::OwnProcess process{runtime, ranks};
+};
+
+struct meshgrad_trainer {
+  meshgrad::OnlineTrainer trainer;
+  meshgrad_runtime& runtime;
 };
 
 namespace meshgrad::c {

@@ -69,6 +69,14 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
   });
 }
 
+int meshgrad_predictor_create_from_trainer(const meshgrad_trainer* trainer, meshgrad_predictor** predictor) {
+  return guarded([&] {
+    given(predictor, "meshgrad_predictor_create_from_trainer: predictor") = nullptr;
+    const meshgrad_trainer& from = given(trainer, "trainer");
+    *predictor = new meshgrad_predictor{nullptr, MeshPredictor(from.trainer), from.runtime};
+  });
+}
+
 int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predictor) {
   return guarded([&] {
     given(predictor, "meshgrad_predictor_open: predictor") = nullptr;

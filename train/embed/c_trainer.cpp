@@ -6,11 +6,6 @@
 
 #include <functional>
 
-struct meshgrad_trainer {
-  meshgrad::OnlineTrainer trainer;
-  meshgrad_runtime& runtime;
-};
-
 namespace meshgrad::c {
 namespace {
 

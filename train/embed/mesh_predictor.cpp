@@ -4,6 +4,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
+#include <meshgrad/train/embed/online_trainer_state.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/make_model.h>
@@ -46,12 +47,13 @@ std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config
 
 }  // namespace
 
-MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* with)
+MeshPredictor::Loaded::Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,
+                              const std::function<void(const ParameterSet&, Normalizers&)>& load)
     : runtime(own),
       ranks(with == nullptr ? alone : *with),
       process(runtime, ranks),
-      config(checkpoint_config(checkpoint)),
-      trained(described_data(checkpoint)),
+      config(std::move(given)),
+      trained(std::move(trained_on)),
       data(empty_data(trained, config)),
       task(make_task(config, Dataset::over(data))),
       model(make_model(config.model, task.sizes())),
@@ -59,7 +61,7 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();
-  load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
+  load(model.parameters, normalizers);
   for (const FieldSelection::Input& input : fields().inputs) inputs.push_back(input.field);
   const auto& position = fields().world_position;
   if (position && std::ranges::find(inputs, position->field.name, &FieldInfo::name) == inputs.end())
@@ -190,7 +192,31 @@ void MeshPredictor::Loaded::step() {
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(runtime, checkpoint, ranks).release()) {}
+    : loaded_(std::make_unique<Loaded>(runtime, ranks, checkpoint_config(checkpoint),
+                                       described_data(checkpoint),
+                                       [&](const ParameterSet& parameters, Normalizers& normalizers) {
+                                         load_checkpoint(checkpoint, runtime.stream(), parameters, nullptr,
+                                                         normalizers);
+                                       })
+                  .release()) {}
+
+MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {
+  OnlineTrainer::State& s = trainer.state();
+  s.merge_learned();
+  s.normalizers.each([](const std::string& name, const Normalizer& one) {
+    check_statistics("normalizer." + name, one.count(), one.means(), one.squared_deviations(),
+                     "look for bad values in the appended frames");
+  });
+  const auto copy = [&](const ParameterSet& parameters, Normalizers& normalizers) {
+    const Stream& stream = s.runtime.stream();
+    parameters.set(parameters.values(), to_host(s.model.parameters.values(), stream), stream);
+    normalizers = s.normalizers;
+  };
+  loaded_.reset(std::make_unique<Loaded>(s.runtime, s.given_ranks(), s.config,
+                                         training_data(s.task.dataset(), s.config.data), copy)
+                    .release());
+}
+
 MeshPredictor::~MeshPredictor() = default;
 MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
 MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;

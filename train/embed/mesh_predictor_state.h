@@ -83,7 +83,9 @@ struct MeshPredictor::Loaded {
   bool recording = false;
   std::vector<Recorded> recorded;
 
-  Loaded(Runtime& own, const std::filesystem::path& checkpoint, Ranks* with);
+  /// `load` fills the model's parameters and the normalisers.
+  Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,
+         const std::function<void(const ParameterSet&, Normalizers&)>& load);
   /// What the model reads and predicts.
   const FieldSelection& fields() const { return task.mesh().fields; }
   const WorldEdgeSearch& world() const { return task.mesh().world; }

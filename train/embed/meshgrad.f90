@@ -91,7 +91,9 @@ module meshgrad
   type :: meshgrad_predictor
     type(owner), private :: own
   contains
-    procedure :: open => predictor_open
+    procedure, private :: open_file => predictor_open
+    procedure, private :: open_trainer => predictor_open_trainer
+    generic :: open => open_file, open_trainer
     procedure :: close => predictor_close
     procedure :: dim => predictor_dim
     procedure :: dt => predictor_dt
@@ -267,6 +269,12 @@ module meshgrad
       character(kind=c_char), intent(in) :: checkpoint(*)
       type(c_ptr), intent(out) :: predictor
       integer(c_int) :: c_predictor_create
+    end function
+    function c_predictor_of_trainer(trainer, predictor) bind(c, name="meshgrad_predictor_create_from_trainer")
+      import
+      type(c_ptr), value :: trainer
+      type(c_ptr), intent(out) :: predictor
+      integer(c_int) :: c_predictor_of_trainer
     end function
     subroutine c_predictor_destroy(predictor) bind(c, name="meshgrad_predictor_destroy")
       import
@@ -682,6 +690,24 @@ contains
     if (is_open(self%own, 'predictor%open', status)) return
     got = c_predictor_create(runtime%own%handle, zero_ended(checkpoint), self%own%handle)
     call hold(self%own, c_predictor_destroy, runtime%own%shared)
+    call finish(got, status)
+  end subroutine
+
+  !> Of the trainer's weights and normalisers as they are now, which are copied: as of what it would save, without
+  !! a file. With a communicator all its processes call it.
+  subroutine predictor_open_trainer(self, trainer, status)
+    class(meshgrad_predictor), intent(inout) :: self
+    type(meshgrad_trainer), intent(in) :: trainer
+    integer, intent(out), optional :: status
+    type(c_ptr) :: none
+    integer(c_int) :: got
+    if (is_open(self%own, 'predictor%open', status)) then
+      got = c_predictor_of_trainer(trainer%own%handle, none)  ! which the other processes call, too
+      call c_predictor_destroy(none)
+      return
+    end if
+    got = c_predictor_of_trainer(trainer%own%handle, self%own%handle)
+    call hold(self%own, c_predictor_destroy, trainer%own%shared)
     call finish(got, status)
   end subroutine
 

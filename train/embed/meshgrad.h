@@ -140,6 +140,7 @@ void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 /* ---- Predictor: a checkpoint on meshes in memory ---- */
 
 typedef struct meshgrad_predictor meshgrad_predictor;
+typedef struct meshgrad_trainer meshgrad_trainer; /* below */
 
 /* A mesh by its cells or by its edges, or one process' part of it. Positions, and node types of 32 bits,
  * stay borrowed until the next mesh is set; all else is read at once. */
@@ -174,6 +175,11 @@ static inline meshgrad_mesh meshgrad_mesh_of_cells(meshgrad_array positions, mes
 /* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
 int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
                               meshgrad_predictor** predictor);
+/* Of the trainer's weights and normalisers as they are now, which are copied, on its runtime: the bits of
+ * meshgrad_trainer_save and meshgrad_predictor_create, without a file. Later steps do not change it, and the
+ * trainer may be destroyed before it. With a communicator all its processes call it, as
+ * meshgrad_trainer_save. */
+int meshgrad_predictor_create_from_trainer(const meshgrad_trainer* trainer, meshgrad_predictor** predictor);
 /* With a runtime of its own, as meshgrad_runtime_create makes it from NULL: on all cores of the process. */
 int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predictor);
 void meshgrad_predictor_destroy(meshgrad_predictor* predictor);
@@ -261,11 +267,9 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
 
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
- * call meshgrad_trainer_create or _load, _train, _held_out_loss and _save, in the same order; each saves to a
- * path of its own. The other functions concern only one process. On a mesh in parts all processes make all
+ * call meshgrad_trainer_create or _load, _train, _held_out_loss, _save and
+ * meshgrad_predictor_create_from_trainer, in the same order; each saves to a path of its own. The other functions concern only one process. On a mesh in parts all processes make all
  * calls in the same order, and a frame is one of the whole mesh. */
-
-typedef struct meshgrad_trainer meshgrad_trainer;
 
 typedef struct meshgrad_field {
   const char* name;

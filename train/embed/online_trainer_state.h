@@ -63,6 +63,8 @@ struct OnlineTrainer::State {
     check_precision(runtime.device(), config.precision);
     ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
   }
+  /// Null: the trainer was made without.
+  Ranks* given_ranks() { return &ranks == &alone ? nullptr : &ranks; }
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
   int64_t first_frame() const { return task.mesh().sample_frames(0).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }

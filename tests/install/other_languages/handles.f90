@@ -79,6 +79,7 @@ contains
       call trainer%close()
       call trainer%load(runtime, file)
     end do
+    call predict_with(trainer, runtime)
     open (newunit=t, file='handles.safetensors', status='old', action='read')  ! and not with blanks in its name
     close (t)
   end subroutine
@@ -93,6 +94,35 @@ contains
       if (status == meshgrad_ok) call trainer%append(status)
     end do
     if (status == meshgrad_ok) call trainer%train(1, status=status)
+  end subroutine
+
+  !> A predictor of the trainer, which then ends before it.
+  subroutine predict_with(trainer, runtime)
+    type(meshgrad_trainer), intent(inout) :: trainer
+    type(meshgrad_runtime), intent(in) :: runtime
+    type(meshgrad_predictor) :: now
+    real(real64), target :: saved(nodes), here(nodes)
+    call trainer%save(file)
+    call now%open(trainer)
+    call now%open(trainer, status)
+    call expect('[predictor%open] needed an object that is not open')
+    call trainer%close()
+    call use_predictor(now, here)
+    call now%close()
+    call now%open(trainer, status)
+    call expect('[trainer] needed a pointer')
+    call now%open(runtime, file)
+    call use_predictor(now, saved)
+    if (any(here /= saved)) error stop 'a predictor of a trainer is another than that of its file'
+  end subroutine
+
+  subroutine use_predictor(predictor, values)
+    type(meshgrad_predictor), intent(in) :: predictor
+    real(real64), target, intent(out) :: values(nodes)
+    call predictor%set_mesh(numbers(xy), cells=numbers(triangles))
+    call predictor%set_field(name, numbers(u))
+    call predictor%predict(2)
+    call predictor%get_field(name, numbers(values))
   end subroutine
 
   !> The runtime, which is declared first, and two predictors end with the procedure.

@@ -87,8 +87,12 @@ contains
     end do
     call trainer%train(6, loss=losses(1))
     losses(2) = trainer%held_out_loss()
-    call trainer%save(trim(file))
-    call predictor%open(runtime, trim(file))
+    if (owned < size(nodes)) then
+      call predictor%open(trainer)
+    else
+      call trainer%save(trim(file))
+      call predictor%open(runtime, trim(file))
+    end if
     call predictor%set_mesh(numbers(xy), cells=numbers(quads), node_type=numbers(node_type), ghost_owner=owners, &
       ghost_number=their_numbers)
     c = sin(0.3_real64*nodes)

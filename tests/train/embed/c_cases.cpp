@@ -247,6 +247,10 @@ void train_save_and_load(Host& c) {
   both.compare();
   c.call(meshgrad_trainer_save, both.c, c.file("c").c_str()).ok();
   both.cpp.save(c.file("cpp"));
+  meshgrad_predictor* made = nullptr;
+  c.call(meshgrad_predictor_create_from_trainer, nullptr, &made).refused(kInvalid, "[trainer] needed");
+  c.call(meshgrad_predictor_create_from_trainer, both.c, &made).ok();
+  Handle<meshgrad_predictor> of_trainer(made);
   meshgrad_trainer* loaded = nullptr;
   c.call(meshgrad_trainer_load, c.runtime, c.file("c").c_str(), &loaded).ok();
   both.c.reset(loaded);
@@ -257,6 +261,8 @@ void train_save_and_load(Host& c) {
   both.train();
   both.compare();
   Predictors saved(c, c.file("c"));
+  predict_on<float, int32_t>(saved);
+  saved.c.swap(of_trainer);  // whose trainer has ended
   predict_on<float, int32_t>(saved);
 }
 

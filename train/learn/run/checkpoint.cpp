@@ -15,16 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_statistics(const std::string& where, double count, std::span<const double> mean,
-                      std::span<const double> squares, std::string_view fix) {
-  const auto finite = [](double value) { return std::isfinite(value); };
-  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
-  if (sum_of_squares(count) && std::ranges::all_of(mean, finite) &&
-      std::ranges::all_of(squares, sum_of_squares))
-    return;
-  throw data_error(where, "finite statistics", "nan, infinity or a negative sum of squares", fix);
-}
-
 /// Tensors to write, with the memory they borrow.
 class Contents {
  public:
@@ -133,6 +123,16 @@ void load_predicting_weights(const SafetensorsView& view, const ParameterSet& se
 }
 
 }  // namespace
+
+void check_statistics(const std::string& where, double count, std::span<const double> mean,
+                      std::span<const double> squares, std::string_view fix) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
+  if (sum_of_squares(count) && std::ranges::all_of(mean, finite) &&
+      std::ranges::all_of(squares, sum_of_squares))
+    return;
+  throw data_error(where, "finite statistics", "nan, infinity or a negative sum of squares", fix);
+}
 
 void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config, const Dataset& data,
                      const ParameterSet& parameters, const Optimizer& optimizer,

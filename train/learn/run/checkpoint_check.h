@@ -39,6 +39,10 @@ std::map<std::string, std::string> metadata_of_state(const RunState& state, cons
 RunState read_run_state(const SafetensorsView& view, const Config& config);
 uint64_t read_data_fingerprint(const SafetensorsView& view);
 
+/// Throws DataError with `where` for statistics of a Normalizer that are not finite.
+void check_statistics(const std::string& where, double count, std::span<const double> mean,
+                      std::span<const double> squares, std::string_view fix);
+
 /// What must be the same of the data that a model was trained on and of the data that it predicts. Stored in
 /// checkpoints.
 struct TrainingData {
