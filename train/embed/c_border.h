@@ -77,6 +77,8 @@ void initialise(Structure* to, size_t size, const Structure& defaults) noexcept 
   to->size = size;
 }
 
+static_assert(sizeof(meshgrad_array) == 48, "the size of version 0.1.0, which never changes");
+
 /// An array as C++ takes it. Throw InvalidArgument naming `what` for another dtype, rank or device than can
 /// be, and without data.
 Numbers numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);

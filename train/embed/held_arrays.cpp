@@ -10,7 +10,11 @@
 
 namespace meshgrad {
 std::vector<double> far_origin(const Numbers& positions, int dim) {
-  const std::span<const double> wide = positions.doubles();
+  if (!positions.wide()) return {};
+  std::vector<double> gathered;
+  if (positions.has_gaps())
+    for (size_t i = 0; i < positions.size(); ++i) gathered.push_back(positions[i]);
+  const std::span<const double> wide = positions.has_gaps() ? gathered : positions.doubles();
   if (wide.empty() || !are_coarse_positions(wide, dim)) return {};
   const std::array<double, 3> origin = origin_for(wide, dim);
   return {origin.begin(), origin.begin() + dim};
@@ -38,7 +42,7 @@ void check_finite(std::string_view where, const Numbers& values, int64_t columns
 }
 
 std::span<const float> HeldNumbers::read() {
-  if (!values_.wide() && offset_.empty()) return values_.floats();
+  if (!values_.wide() && !values_.has_gaps() && offset_.empty()) return values_.floats();
   rounded_.resize(values_.size());
   round_to(rounded_, values_, offset_);
   return rounded_;

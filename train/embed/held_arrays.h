@@ -24,8 +24,8 @@ std::vector<double> far_origin(const Numbers& positions, int dim);
 void check_finite(std::string_view where, const Numbers& values, int64_t columns, std::string_view fix,
                   const std::function<bool(int64_t row)>& reads = {});
 
-/// Numbers on the host that stay borrowed. f32 without an offset is read where it is, others from a rounded
-/// copy.
+/// Numbers on the host that stay borrowed. f32 without an offset or gaps is read where it is, others from a
+/// rounded copy.
 class HeldNumbers {
  public:
   /// Others from now on, in the room of those before; `copies` has them where they are copies of the

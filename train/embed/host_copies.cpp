@@ -45,11 +45,13 @@ HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device,
 }
 
 Numbers HostCopies::room_for(const Numbers& values, std::string_view what) {
+  if (values.has_gaps()) return values;  // on the host
   Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }
 
 WritableNumbers HostCopies::room_for(const WritableNumbers& values, std::string_view what) {
+  if (values.has_gaps()) return values;
   Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }

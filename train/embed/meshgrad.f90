@@ -3,8 +3,9 @@
 !! docs/embedding.md is the guide; meshgrad.h says what each call does.
 !!
 !! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
-!! borrowed: declare them `target`, and pass whole arrays or contiguous parts; a part with gaps is refused. The
-!! components of a field are its first extent: velocity(2, nodes). Node numbers start at 1. Trailing blanks of names,
+!! borrowed: declare them `target`. The components of a field are its first extent: velocity(2, nodes); where they
+!! are arrays of their own, numbers(u, v) or numbers(u, v, w) is the field. Fields and positions may be parts with
+!! gaps, of rank 1 or 2, such as velocity(1:2, :); cells, edges and node types may not. Node numbers start at 1. Trailing blanks of names,
 !! paths and texts do not count.
 !!
 !! A runtime, predictor or trainer is closed where its variable ends, and cannot be assigned to another variable.
@@ -30,7 +31,7 @@ module meshgrad
     type(c_ptr) :: data = c_null_ptr
     integer(c_int32_t) :: dtype = 0, rank = 0
     integer(c_int64_t) :: extents(3) = 0
-    integer(c_int32_t) :: device = 0
+    integer(c_int32_t) :: device = 0, row_bytes = 0
   end type
 
   !> meshgrad_mesh of meshgrad.h.
@@ -59,7 +60,7 @@ module meshgrad
   !> An array as meshgrad takes it.
   interface numbers
     module procedure numbers_r32_1, numbers_r32_2, numbers_r32_3, numbers_r64_1, numbers_r64_2, numbers_r64_3, &
-      numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2
+      numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2, numbers_r32_apart, numbers_r64_apart
   end interface
 
   !> A runtime of C, which is destroyed after all that was made from it: variables end in no order.
@@ -562,7 +563,8 @@ contains
     there%device = 1
   end function
 
-  !> A part with gaps has rank -1: the call that gets it fails, as a copy would be gone by then.
+  !> A part with gaps has rank -1, unless it is strided below: the call that gets it fails, as a copy would be gone
+  !! by then.
   pure function shaped(dtype, extents, without_gaps) result(array)
     integer, intent(in) :: dtype, extents(:)
     logical, intent(in) :: without_gaps
@@ -572,18 +574,86 @@ contains
     array%extents(:size(extents)) = extents
   end function
 
+  !> Bytes from one address to another.
+  integer(c_int64_t) function distance(from, to)
+    type(c_ptr), intent(in) :: from, to
+    distance = transfer(to, 0_c_intptr_t) - transfer(from, 0_c_intptr_t)
+  end function
+
+  !> An array with gaps whose rows begin `row` bytes one after another. One that C cannot describe is left as it is.
+  subroutine stride(array, rows, columns, row, second, further)
+    type(meshgrad_array), intent(inout) :: array
+    integer, intent(in) :: rows, columns
+    integer(c_int64_t), intent(in) :: row, second, further
+    if (abs(row) > huge(array%row_bytes) .or. columns > 2**20) return
+    array%rank = int(256 + columns, c_int32_t)
+    array%extents = [int(rows, c_int64_t), second, further]
+    array%row_bytes = int(row, c_int32_t)
+  end subroutine
+
+  !> Components that are arrays of their own, with one distance between the rows of each.
+  function numbers_r32_apart(u, v, w) result(array)
+    real(real32), intent(in), target :: u(:), v(:)
+    real(real32), intent(in), target, optional :: w(:)
+    type(meshgrad_array) :: array, second, third
+    array = numbers(u)
+    second = numbers(v)
+    third = second
+    if (present(w)) third = numbers(w)
+    call join(array, second, third, merge(3, 2, present(w)), 4_c_int64_t)
+  end function
+
+  function numbers_r64_apart(u, v, w) result(array)
+    real(real64), intent(in), target :: u(:), v(:)
+    real(real64), intent(in), target, optional :: w(:)
+    type(meshgrad_array) :: array, second, third
+    array = numbers(u)
+    second = numbers(v)
+    third = second
+    if (present(w)) third = numbers(w)
+    call join(array, second, third, merge(3, 2, present(w)), 8_c_int64_t)
+  end function
+
+  !> Arrays of rank 1 as one. Where they do not fit together it has rank -1.
+  subroutine join(first, second, third, columns, bytes)
+    type(meshgrad_array), intent(inout) :: first
+    type(meshgrad_array), intent(in) :: second, third
+    integer, intent(in) :: columns
+    integer(c_int64_t), intent(in) :: bytes  ! of a number
+    integer(c_int64_t) :: row
+    row = bytes
+    if (first%rank > 1) row = first%row_bytes
+    if (first%rank < 0) return
+    if (any([second%rank, third%rank] /= first%rank) .or. any([second%extents(1), third%extents(1)] /= &
+        first%extents(1)) .or. any([second%row_bytes, third%row_bytes] /= first%row_bytes)) then
+      first%rank = -1
+      return
+    end if
+    call stride(first, int(first%extents(1)), columns, row, distance(first%data, second%data), &
+                distance(second%data, third%data))
+  end subroutine
+
   function numbers_r32_1(x) result(array)
     real(real32), intent(in), target :: x(:)
     type(meshgrad_array) :: array
     array = shaped(0, [size(x)], is_contiguous(x))
     if (size(x) > 0) array%data = c_loc(x(1))
+    if (array%rank < 0 .and. size(x) > 1) call stride(array, size(x), 1, distance(c_loc(x(1)), c_loc(x(2))), &
+                                                      0_c_int64_t, 0_c_int64_t)
   end function
 
   function numbers_r32_2(x) result(array)
     real(real32), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
+    integer(c_int64_t) :: step(2)
     array = shaped(0, [size(x, 2), size(x, 1)], is_contiguous(x))
     if (size(x) > 0) array%data = c_loc(x(1, 1))
+    if (array%rank < 0) then
+      step = 0
+      if (size(x, 1) > 1) step(1) = distance(c_loc(x(1, 1)), c_loc(x(2, 1)))
+      if (size(x, 2) > 1) step(2) = distance(c_loc(x(1, 1)), c_loc(x(1, 2)))
+      call stride(array, size(x, 2), size(x, 1), step(2), step(1), step(1))
+    end if
   end function
 
   function numbers_r32_3(x) result(array)
@@ -598,13 +668,22 @@ contains
     type(meshgrad_array) :: array
     array = shaped(1, [size(x)], is_contiguous(x))
     if (size(x) > 0) array%data = c_loc(x(1))
+    if (array%rank < 0 .and. size(x) > 1) call stride(array, size(x), 1, distance(c_loc(x(1)), c_loc(x(2))), &
+                                                      0_c_int64_t, 0_c_int64_t)
   end function
 
   function numbers_r64_2(x) result(array)
     real(real64), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
+    integer(c_int64_t) :: step(2)
     array = shaped(1, [size(x, 2), size(x, 1)], is_contiguous(x))
     if (size(x) > 0) array%data = c_loc(x(1, 1))
+    if (array%rank < 0) then
+      step = 0
+      if (size(x, 1) > 1) step(1) = distance(c_loc(x(1, 1)), c_loc(x(2, 1)))
+      if (size(x, 2) > 1) step(2) = distance(c_loc(x(1, 1)), c_loc(x(1, 2)))
+      call stride(array, size(x, 2), size(x, 1), step(2), step(1), step(1))
+    end if
   end function
 
   function numbers_r64_3(x) result(array)

@@ -52,7 +52,7 @@ const char* meshgrad_version(void);
  * first one; valid until the thread's next error. Any thread. */
 const char* meshgrad_last_error(void);
 
-/* ---- Arrays: borrowed, row-major without gaps ----
+/* ---- Arrays: borrowed, row-major; without gaps, but for meshgrad_strided and meshgrad_components ----
  * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
  * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
 
@@ -68,10 +68,13 @@ typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_de
 typedef struct meshgrad_array {
   void* data;       /* is only written where a function says so */
   int32_t dtype;    /* a meshgrad_dtype */
-  int32_t rank;     /* 1 to 3; 0: no array */
+  int32_t rank;     /* 1 to 3; 0: no array; MESHGRAD_STRIDED + columns: of the functions below */
   int64_t shape[3]; /* {rows, columns}; the first `rank` count */
   int32_t device;   /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
+  int32_t row_bytes; /* only of a strided array, whose shape is {rows, second, further}: component c > 0 of
+                        row i is at data + i * row_bytes + second + (c - 1) * further, in bytes */
 } meshgrad_array;
+enum { MESHGRAD_STRIDED = 256 }; /* in `rank` */
 
 /* An array on the host: [rows, columns], or [rows] of one column. */
 static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype, int64_t rows,
@@ -84,6 +87,7 @@ static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype
   array.shape[1] = columns;
   array.shape[2] = 1;
   array.device = MESHGRAD_CPU;
+  array.row_bytes = 0;
   return array;
 }
 static inline meshgrad_array meshgrad_f32(const float* data, int64_t rows, int64_t columns) {
@@ -97,6 +101,31 @@ static inline meshgrad_array meshgrad_i32(const int32_t* data, int64_t rows, int
 }
 static inline meshgrad_array meshgrad_i64(const int64_t* data, int64_t rows, int64_t columns) {
   return meshgrad_host_array(data, MESHGRAD_I64, rows, columns);
+}
+
+/* The rest of this part is for fields and positions on the host. */
+
+/* A host array [rows, columns] whose rows begin `row_bytes` bytes one after another, as in an array of
+ * structures: meshgrad_strided(meshgrad_f64(&nodes[0].u, count, 2), sizeof nodes[0]). */
+static inline meshgrad_array meshgrad_strided(meshgrad_array array, int64_t row_bytes) {
+  const int64_t columns = array.rank == 1 ? 1 : array.shape[1];
+  array.shape[1] = array.shape[2] = array.dtype == MESHGRAD_F64 ? 8 : 4;
+  array.row_bytes = (int32_t)row_bytes;
+  array.rank = (array.rank == 1 || array.rank == 2) && array.row_bytes == row_bytes && columns < 1 << 20
+                   ? MESHGRAD_STRIDED + (int32_t)columns
+                   : -1; /* is refused where it is read */
+  return array;
+}
+/* Two or three components, each an array of its own with the rows and the row_bytes of the first one, which is
+ * of one column: meshgrad_components(meshgrad_f64(u, count, 1), v, NULL). */
+static inline meshgrad_array meshgrad_components(meshgrad_array first, const void* second,
+                                                 const void* third) {
+  const intptr_t a = (intptr_t)first.data, b = (intptr_t)second, c = (intptr_t)third;
+  if (first.rank == 1) first = meshgrad_strided(first, first.dtype == MESHGRAD_F64 ? 8 : 4);
+  first.rank = first.rank != MESHGRAD_STRIDED + 1 ? -1 : MESHGRAD_STRIDED + (third == NULL ? 2 : 3);
+  first.shape[1] = b - a;
+  first.shape[2] = third == NULL ? 0 : c - b;
+  return first;
 }
 
 /* ---- Runtime: device, threads, memory, log ---- */

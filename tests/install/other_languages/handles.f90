@@ -113,7 +113,37 @@ contains
     call expect('[trainer] needed a pointer')
     call now%open(runtime, file)
     call use_predictor(now, saved)
+    call predict_from_parts_with_gaps(now)
     if (any(here /= saved)) error stop 'a predictor of a trainer is another than that of its file'
+  end subroutine
+
+  !> From parts with gaps, as from a copy without.
+  subroutine predict_from_parts_with_gaps(predictor)
+    type(meshgrad_predictor), intent(in) :: predictor
+    real(real64), target :: state(5, nodes), x(nodes), y(2*nodes), here(nodes), there(nodes), backwards(nodes)
+    state = -1
+    state(2:3, :) = xy
+    state(5, :) = u
+    x = xy(1, :)
+    y(::2) = xy(2, :)
+    backwards = u(nodes:1:-1)
+    call use_predictor(predictor, here)
+    call predictor%set_mesh(numbers(state(2:3, :)), cells=numbers(triangles))
+    call predictor%set_field(name, numbers(state(5, :)))
+    call predictor%predict(2)
+    call predictor%get_field(name, numbers(state(5, :)))
+    if (any(state(5, :) /= here) .or. any(state([1, 4], :) /= -1)) error stop 'a part with gaps is read or written elsewhere'
+    call predictor%set_mesh(numbers(x, y(::2)), cells=numbers(triangles), status=status)
+    call expect('without gaps')  ! distances that differ
+    state(1, :) = x
+    state(4, :) = y(::2)
+    call predictor%set_mesh(numbers(state(1, :), state(4, :)), cells=numbers(triangles))
+    call predictor%set_field(name, numbers(backwards(nodes:1:-1)))
+    call predictor%predict(2)
+    call predictor%get_field(name, numbers(there))
+    if (any(there /= here)) error stop 'components apart are read elsewhere'
+    call predictor%set_mesh(numbers(xy), cells=numbers(triangles(:, ::2)), status=status)
+    call expect('without gaps')
   end subroutine
 
   subroutine use_predictor(predictor, values)
