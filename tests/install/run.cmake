@@ -160,6 +160,8 @@ if(library)
         run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
           ${CMAKE_COMMAND} -E chdir ${work} ${MPIRUN} --oversubscribe --bind-to none -n 2 ${work}/other/${program})
       endforeach()
+      run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        ${CMAKE_COMMAND} -E chdir ${work} ${MPIRUN} --oversubscribe --bind-to none -n 3 ${work}/other/parts empty)
     endif()
   endif()
   find_program(pkg_config NAMES pkg-config pkgconf)

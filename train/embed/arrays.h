@@ -220,7 +220,8 @@ struct MeshArrays {
   Integers node_type{};        ///< [nodes]; empty: all 0
 
   /// Whether this is one rank's part of a mesh that a solver has partitioned. Then the arrays above hold the
-  /// nodes that the rank owns, then its ghost nodes, and every cell or edge of an owned node.
+  /// nodes that the rank owns, then its ghost nodes, and every cell or edge of an owned node. A rank may have
+  /// none of them.
   bool in_parts = false;
   Integers ghost_owner{};   ///< [ghosts]: the rank that owns the node
   Integers ghost_number{};  ///< [ghosts]: its row among the nodes of that rank

@@ -102,6 +102,13 @@ void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numb
 /// This rank's part of the union of meshes; given[i] is of the mesh with index i.
 Part make_given_part(std::span<const GivenPart* const> given, std::span<const MeshView> meshes,
                      std::span<const SortedEdges> edges, Ranks& ranks) {
+  int64_t own_edges = 0;
+  for (const SortedEdges& set : edges) own_edges += std::ssize(set.senders);
+  const std::vector<int64_t> all_edges = all_gather(ranks, own_edges, "edges of parts");
+  if (std::ranges::count(all_edges, 0) == ranks.size()) {
+    throw data_error("mesh in parts", "a mesh with at least one edge", "no edge on any rank",
+                     "give each rank every cell or edge that has one of its own nodes");
+  }
   std::vector<int32_t> owners;
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < meshes.size(); ++i) {

@@ -131,8 +131,10 @@ void MeshPredictor::Loaded::check_all_set() const {
                             fmt::format("values{}", which), "none", "call set_field before predict");
   };
   for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+    const bool no_nodes = data->meshes[mesh].view.nodes == 0;  // of a part
     for (size_t i = 0; i < data->fields.size(); ++i) {
       const std::string& name = data->fields[i].name;
+      if (no_nodes && data->fields[i].on == FieldOn::node) continue;
       if (const auto target = target_at(name)) {
         if (!fields().over_time) continue;
         if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
@@ -146,7 +148,7 @@ void MeshPredictor::Loaded::check_all_set() const {
       }
     }
     for (size_t k = 0; k < known_changes().size(); ++k) {
-      if (meshes[mesh].set_next[k] == 0)
+      if (meshes[mesh].set_next[k] == 0 && !no_nodes)
         throw missing(known_changes()[k].field.name, mesh, " one step after (set_next_field)");
     }
   }
@@ -249,6 +251,7 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
                              "meshes in parts", "set the whole mesh, on one process");
     }
     HostCopies ghosts(runtime);
+    held.data->in_parts = arrays[i].in_parts;
     if (arrays[i].in_parts) held.given.push_back(given_part(ghosts.read_connections(arrays[i]), dim()));
     HeldMesh mesh(runtime, *held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;

@@ -183,7 +183,8 @@ typedef struct meshgrad_mesh {
   /* Where the solver has partitioned one mesh over the processes of the runtime's communicator, the arrays
    * above are those of this process' part: the nodes that it owns, then its ghost nodes, which others own,
    * and every cell or edge that has an owned node. Both of these are then given, on all processes, with
-   * shape {0} where there are no ghosts; rank 0: the whole mesh is here. */
+   * shape {0} where there are no ghosts; rank 0: the whole mesh is here. A process without nodes gives
+   * positions of shape {0, dim} and cells of {0, 3}, and no fields on nodes. */
   meshgrad_array ghost_owner;  /* i32 or i64 [ghosts]: the process that owns the node, from 0 as MPI counts */
   meshgrad_array ghost_number; /* i32 or i64 [ghosts]: its number there, as in cells and edges */
 } meshgrad_mesh;
