@@ -63,10 +63,38 @@ module meshgrad
       numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2, numbers_r32_apart, numbers_r64_apart
   end interface
 
+  !> The procedures of a program that runtime%open takes.
+  abstract interface
+    !> Receives a message of one line. May be called from any thread.
+    subroutine log_line(is_warning, text)
+      logical, intent(in) :: is_warning
+      character(*), intent(in) :: text
+    end subroutine
+    !> Memory of the program, at any alignment; c_null_ptr where there is none.
+    function memory_of_program(context, bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      integer(c_int64_t), value :: bytes
+      type(c_ptr) :: memory_of_program
+    end function
+    !> Takes back what it gave.
+    subroutine back_to_program(context, memory, bytes) bind(c)
+      import
+      type(c_ptr), value :: context, memory
+      integer(c_int64_t), value :: bytes
+    end subroutine
+  end interface
+
+  !> What the log_context of C points to.
+  type :: program_log
+    procedure(log_line), pointer, nopass :: write => null()
+  end type
+
   !> A runtime of C, which is destroyed after all that was made from it: variables end in no order.
   type :: shared_runtime
     type(c_ptr) :: handle = c_null_ptr
     integer :: users = 0
+    type(program_log), pointer :: log => null()
   end type
 
   !> What C has made for one variable, which ends with it.
@@ -545,6 +573,7 @@ contains
       own%shared%users = own%shared%users - 1
       if (own%shared%users == 0) then
         call c_runtime_destroy(own%shared%handle)
+        if (associated(own%shared%log)) deallocate (own%shared%log)
         deallocate (own%shared)
       end if
     end if
@@ -723,15 +752,23 @@ contains
 
   !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the
   !! processes that train one model together; of mpi_f08 its %mpi_val. All of them then call open and close.
-  !! memory_limit: bytes; 0 is none.
-  subroutine runtime_open(self, device, threads, status, communicator, memory_limit)
+  !! memory_limit: bytes; 0 is none. log: a procedure of a module, for messages of one line. allocate, release: bind(c)
+  !! procedures of the program instead of the device's memory, both or none, which get memory_context and hold at
+  !! most memory_capacity bytes. cuda_stream: a cudaStream_t to queue work on, which outlives the runtime.
+  subroutine runtime_open(self, device, threads, status, communicator, memory_limit, log, allocate, release, &
+      memory_capacity, memory_context, cuda_stream)
     class(meshgrad_runtime), intent(inout) :: self
     character(*), intent(in), optional :: device
     integer, intent(in), optional :: threads
     integer, intent(out), optional :: status
     integer, intent(in), optional :: communicator
-    integer(int64), intent(in), optional :: memory_limit
+    integer(int64), intent(in), optional :: memory_limit, memory_capacity
+    procedure(log_line), optional :: log
+    procedure(memory_of_program), optional :: allocate
+    procedure(back_to_program), optional :: release
+    type(c_ptr), intent(in), optional :: memory_context, cuda_stream
     type(c_runtime_options) :: options
+    type(program_log), pointer :: lines
     character(kind=c_char, len=:), allocatable, target :: word
     integer(c_int), target :: handle
     integer(c_int) :: got
@@ -747,12 +784,47 @@ contains
       options%communicator = c_loc(handle)
     end if
     if (present(memory_limit)) options%memory_limit = memory_limit
+    if (present(allocate)) options%allocate = c_funloc(allocate)
+    if (present(release)) options%release = c_funloc(release)
+    if (present(memory_capacity)) options%memory_capacity = memory_capacity
+    if (present(memory_context)) options%memory_context = memory_context
+    if (present(cuda_stream)) options%cuda_stream = cuda_stream
+    nullify (lines)
+    if (present(log)) then
+      lines => new_log(log)
+      options%log = c_funloc(meshgrad_write_line)
+      options%log_context = c_loc(lines)
+    end if
     got = c_runtime_create(options, self%own%handle)
     if (got == meshgrad_ok) then
-      allocate (self%own%shared)
-      self%own%shared = shared_runtime(self%own%handle, users=1)
+      self%own%shared => new_shared(shared_runtime(self%own%handle, users=1, log=lines))
+    else if (associated(lines)) then
+      deallocate (lines)
     end if
     call finish(got, status)
+  end subroutine
+
+  function new_log(write) result(log)
+    procedure(log_line) :: write
+    type(program_log), pointer :: log
+    allocate (log)
+    log%write => write
+  end function
+
+  function new_shared(from) result(shared)
+    type(shared_runtime), intent(in) :: from
+    type(shared_runtime), pointer :: shared
+    allocate (shared)
+    shared = from
+  end function
+
+  !> Hands a message on.
+  subroutine meshgrad_write_line(context, is_warning, text) bind(c)
+    type(c_ptr), value :: context, text
+    integer(c_int32_t), value :: is_warning
+    type(program_log), pointer :: log
+    call c_f_pointer(context, log)
+    call log%write(is_warning /= 0, text_of(text))
   end subroutine
 
   subroutine runtime_close(self)

@@ -1,9 +1,66 @@
 ! SPDX-License-Identifier: Apache-2.0
 !> Variables of the module: padded texts, wrong calls, and what ends with a procedure. With any argument it assigns an
 !! open runtime, and has to fail.
+module program_memory
+  use, intrinsic :: iso_c_binding
+  implicit none
+  integer(c_int64_t) :: held = 0, most = 0
+  integer, target :: context_number = 7
+  integer :: warnings = 0
+  character(:), allocatable :: warning
+  interface
+    function malloc(bytes) bind(c)
+      import
+      integer(c_size_t), value :: bytes
+      type(c_ptr) :: malloc
+    end function
+    subroutine free(memory) bind(c)
+      import
+      type(c_ptr), value :: memory
+    end subroutine
+  end interface
+
+contains
+
+  subroutine check(context)
+    type(c_ptr), intent(in) :: context
+    integer, pointer :: number
+    call c_f_pointer(context, number)
+    if (number /= 7) error stop 'another context than the program gave'
+  end subroutine
+
+  function take(context, bytes) bind(c)
+    type(c_ptr), value :: context
+    integer(c_int64_t), value :: bytes
+    type(c_ptr) :: take
+    call check(context)
+    held = held + bytes
+    most = max(most, held)
+    take = malloc(int(bytes, c_size_t))
+  end function
+
+  subroutine give_back(context, memory, bytes) bind(c)
+    type(c_ptr), value :: context, memory
+    integer(c_int64_t), value :: bytes
+    call check(context)
+    held = held - bytes
+    call free(memory)
+  end subroutine
+
+  subroutine note(is_warning, text)
+    logical, intent(in) :: is_warning
+    character(*), intent(in) :: text
+    if (.not. is_warning) return
+    warnings = warnings + 1
+    warning = text
+  end subroutine
+end module
+
 program handles
   use, intrinsic :: iso_fortran_env, only: int64, real64
+  use, intrinsic :: iso_c_binding, only: c_loc
   use meshgrad
+  use program_memory
   implicit none
   integer, parameter :: nodes = 4
   character, parameter :: newline = new_line('a')
@@ -27,6 +84,7 @@ program handles
     stop  ! and the test fails
   end if
   call train(one%runtimes(1))
+  call use_memory_and_log_of_the_program()
   call predict_as_procedures_end()
   call close_runtime_first()
   call one%runtimes(1)%close()
@@ -84,12 +142,35 @@ contains
     close (t)
   end subroutine
 
-  subroutine make_frames(trainer)
+  subroutine use_memory_and_log_of_the_program()
+    type(meshgrad_runtime) :: runtime
+    type(meshgrad_trainer) :: trainer
+    call runtime%open(threads=1, allocate=take, status=status)
+    call expect('no free')
+    call runtime%open(threads=1, cuda_stream=c_loc(context_number), status=status)
+    call expect('stream')
+    call runtime%open(threads=1, log=note, allocate=take, release=give_back, memory_capacity=2_int64**28, &
+                      memory_context=c_loc(context_number))
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1])
+    call make_frames(trainer)
+    if (status /= meshgrad_ok .or. most == 0) error stop 'no memory of the program was used'
+    call trainer%close()
+    call trainer%open(runtime, config, dim=2, names=[name], components=[1])
+    call make_frames(trainer, 1e-9_real64)
+    if (warnings /= 2 .or. index(warning, 'has varied by less than') == 0) error stop 'the log got other warnings'
+    call trainer%close()
+    call runtime%close()
+    if (held /= 0) error stop 'memory of the program was kept'
+  end subroutine
+
+  subroutine make_frames(trainer, factor)
     type(meshgrad_trainer), intent(in) :: trainer
+    real(real64), intent(in), optional :: factor
     integer :: t
     call trainer%set_mesh(numbers(xy), cells=numbers(triangles), status=status)
     do t = 1, 4
       u = [1, 2, 3, 4]*0.9_real64**t
+      if (present(factor)) u = u*factor
       if (status == meshgrad_ok) call trainer%set_field(name, numbers(u), status)
       if (status == meshgrad_ok) call trainer%append(status)
     end do
