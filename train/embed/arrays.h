@@ -211,7 +211,8 @@ class WritableNumbers {
   Strides strides_;
 };
 
-/// A mesh of the host application, by its cells or by its edges: one of the two. Node numbers start at 0.
+/// A mesh of the host application, by its cells or by its edges: one of the two. Node numbers start at 0. A
+/// cell of one node alone is refused; edges from a node to itself are left out.
 struct MeshArrays {
   Numbers positions;           ///< [nodes, dim], of the checkpoint's or configuration's dim
   Integers cells{};            ///< [cells, nodes_per_cell]

@@ -203,6 +203,8 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
     arrays.positions = numbers_of(runtime, mesh.positions, "mesh: positions");
     const auto nodes = static_cast<int64_t>(arrays.positions.size()) / dim;
     if (mesh.node_type.rank != 0) arrays.node_type = integers_of(runtime, mesh.node_type, "mesh: node_type");
+    if (mesh.cells.rank != 0 && mesh.edges.rank != 0)
+      throw invalid_argument("mesh", "cells or edges", "both", "give one of them: cells have their edges");
     if (mesh.cells.rank == 2) {
       arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, nodes, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));

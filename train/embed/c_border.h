@@ -21,11 +21,33 @@ struct meshgrad_runtime {
   meshgrad::Runtime runtime;
   meshgrad::Ranks ranks;  // of the communicator, or this process alone
   meshgrad::OwnProcess process{runtime, ranks};
+  int users = 0;        // handles made from it
+  bool ended = false;   // by the host; then it lasts until the last of them is destroyed
 };
 
+namespace meshgrad::c {
+
+/// A runtime that a handle was made from.
+class RuntimeUse {
+ public:
+  explicit RuntimeUse(meshgrad_runtime& runtime) : runtime_(runtime) { ++runtime_.users; }
+  ~RuntimeUse() {
+    if (--runtime_.users == 0 && runtime_.ended) meshgrad_runtime_destroy(&runtime_);
+  }
+  RuntimeUse(const RuntimeUse&) = delete;
+  RuntimeUse& operator=(const RuntimeUse&) = delete;
+  operator meshgrad_runtime&() const { return runtime_; }
+  meshgrad_runtime* operator->() const { return &runtime_; }
+
+ private:
+  meshgrad_runtime& runtime_;
+};
+
+}  // namespace meshgrad::c
+
 struct meshgrad_trainer {
+  meshgrad::c::RuntimeUse runtime;  // ends last
   meshgrad::OnlineTrainer trainer;
-  meshgrad_runtime& runtime;
 };
 
 namespace meshgrad::c {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -39,6 +40,18 @@ void check_finite(std::string_view where, const Numbers& values, int64_t columns
     throw data_error(fmt::format("{}, row {}", where, row), "finite numbers", fmt::format("{}", values[i]),
                      fix);
   }
+}
+
+std::string no_lengths_warning(const MeshView& mesh) {
+  const auto dim = static_cast<size_t>(mesh.dim);
+  for (size_t e = 0; e < mesh.senders.size(); ++e) {
+    const auto a = static_cast<size_t>(mesh.senders[e]), b = static_cast<size_t>(mesh.receivers[e]);
+    if (!std::ranges::equal(mesh.positions.subspan(a * dim, dim), mesh.positions.subspan(b * dim, dim)))
+      return {};
+  }
+  if (mesh.senders.empty()) return {};
+  return "mesh: positions are the same at both ends of every edge, so the model sees no distances: look for "
+         "positions that were never set";
 }
 
 std::span<const float> HeldNumbers::read() {

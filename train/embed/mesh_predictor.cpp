@@ -125,35 +125,6 @@ int64_t MeshPredictor::Loaded::frames_before(size_t target) const {
   return config.data.history - (second ? 0 : 1);
 }
 
-void MeshPredictor::Loaded::check_all_set() const {
-  const auto missing = [](const std::string& name, size_t mesh, const std::string& which) {
-    return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
-                            fmt::format("values{}", which), "none", "call set_field before predict");
-  };
-  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
-    const bool no_nodes = data->meshes[mesh].view.nodes == 0;  // of a part
-    for (size_t i = 0; i < data->fields.size(); ++i) {
-      const std::string& name = data->fields[i].name;
-      if (no_nodes && data->fields[i].on == FieldOn::node) continue;
-      if (const auto target = target_at(name)) {
-        if (!fields().over_time) continue;
-        if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
-        for (size_t age = 0; std::cmp_less(age, frames_before(target->first)); ++age) {
-          if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
-          const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
-          throw missing(name, mesh, " " + steps + " before (set_previous_field)");
-        }
-      } else if (!meshes[mesh].given[i].given()) {
-        throw missing(name, mesh, "");
-      }
-    }
-    for (size_t k = 0; k < known_changes().size(); ++k) {
-      if (meshes[mesh].set_next[k] == 0 && !no_nodes)
-        throw missing(known_changes()[k].field.name, mesh, " one step after (set_next_field)");
-    }
-  }
-}
-
 void MeshPredictor::Loaded::upload() {
   const Stream& stream = runtime.stream();
   if (in_parts && !uploaded) write_part(written, *in_parts->part, in_parts->staged);
@@ -189,6 +160,7 @@ void MeshPredictor::Loaded::step() {
     const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
     task.mesh().advance(view, rows, normalizers, scratch, meshes[i].state);
     move_kinematic(i);
+    std::ranges::fill(meshes[i].set_now, uint8_t{1});
   }
   if (step) recorded.emplace_back(std::move(*step));
 }
@@ -293,7 +265,8 @@ void MeshPredictor::Loaded::use(Held held) {
           .world_edges = world_room(config.data, held.all.nodes),
           .graphs = std::ssize(data->meshes)};
   write_union(held.given.empty());
-  if (!held.given.empty()) make_parts(std::move(held.given));
+  if (!held.given.empty()) make_parts(std::move(held.given), held.meshes);
+  for (const MemoryMesh& mesh : data->meshes) warn(no_lengths_warning(mesh.view));
   meshes = std::move(held.meshes);
   drop_steps();
   if (!moves()) write_edges(states_now());
@@ -322,12 +295,13 @@ StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes, const StoragePtr&
   return runtime.stream().on_gpu() ? device_batch_memory(runtime, bytes) : on_host;
 }
 
-void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
+void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given, const std::deque<MeshState>& of) {
   std::vector<MeshView> views;
   std::vector<GhostRows> ghosts;
   for (const MemoryMesh& mesh : data->meshes) {
-    const GivenPart& part = given[views.size()];
-    ghosts.emplace_back(ranks, part.owned(mesh.view), part);
+    const size_t i = views.size();
+    ghosts.emplace_back(ranks, given[i].owned(mesh.view), given[i]);
+    warn(ghost_place_warning(ranks, ghosts.back(), given[i], of[i].mesh.positions(), dim()));
     views.push_back(mesh.view);
   }
   in_parts = std::make_unique<PredictedParts>(
@@ -478,6 +452,10 @@ void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int
   const auto [index, column] = s.known_target(name);
   const FieldInfo& field = targets()[index];
   s.check_size(field, values.size(), mesh);
+  if (on.set_now[index] == 0 && values.size() > 0) {
+    throw invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, field.name), "values",
+                           "none", "call set_field or predict before get_field");
+  }
   const auto width = static_cast<size_t>(s.fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   const auto offset = s.trained.offsets.find(field.name);

@@ -77,7 +77,8 @@ class MeshPredictor {
   /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
   /// Returns when the result is there. Throws InvalidArgument when a field is not set.
   void predict(int64_t steps = 1);
-  /// A target as it stands now, [nodes, components].
+  /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
+  /// predicted.
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
 
   // Gradients of a scalar J of the predicted fields: the adjoint of predict(). They pass through the model,

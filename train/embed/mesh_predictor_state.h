@@ -121,7 +121,11 @@ struct MeshPredictor::Loaded {
   Held hold(std::span<const MeshArrays> arrays) const;
   void use(Held held);
   void write_union(bool whole);
-  void make_parts(std::vector<GivenPart> given);
+  void make_parts(std::vector<GivenPart> given, const std::deque<MeshState>& of);
+  /// Unless empty, and once.
+  void warn(const std::string& text) {
+    if (!text.empty()) runtime.log_once(LogLevel::warning, text);
+  }
   /// On the CPU `on_host` itself.
   StoragePtr device_memory(int64_t bytes, const StoragePtr& on_host) const;
   void fill_ghosts();

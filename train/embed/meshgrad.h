@@ -76,7 +76,8 @@ typedef struct meshgrad_array {
 } meshgrad_array;
 enum { MESHGRAD_STRIDED = 256 }; /* in `rank` */
 
-/* An array on the host: [rows, columns], or [rows] of one column. */
+/* An array on the host: [rows, columns], or [rows] of one column. `data` is const here since most arrays are
+ * only read; functions that write (_get_) write to it, so do not give them a constant one. */
 static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype, int64_t rows,
                                                  int64_t columns) {
   meshgrad_array array;
@@ -162,8 +163,8 @@ static inline void meshgrad_runtime_options_init(meshgrad_runtime_options* optio
 /* `options` NULL: as initialised. On failure *runtime is NULL. With a communicator, all its processes call
  * it, after MPI_Init; MESHGRAD_CONFIG_ERROR when the library was built without MPI. */
 int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime);
-/* Waits for queued work. Destroy what was made from it first; with a communicator, before MPI_Finalize. NULL
- * is allowed. */
+/* Waits for queued work. Destroy what was made from it first, or the runtime lasts until the last of that is
+ * destroyed; with a communicator, before MPI_Finalize. NULL is allowed. */
 void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 
 /* ---- Predictor: a checkpoint on meshes in memory ---- */
@@ -177,7 +178,8 @@ typedef struct meshgrad_mesh {
   size_t size;              /* of this structure: set by meshgrad_mesh_init */
   meshgrad_array positions; /* f32 or f64 [nodes, dim] */
   meshgrad_array cells; /* i32 or i64 [cells, 3, 4 or 8]: triangles, quads in 2-D or tetrahedra, hexahedra */
-  meshgrad_array edges; /* i32 or i64 [edges, 2], once or both ways; where there are no cells */
+  meshgrad_array edges; /* i32 or i64 [edges, 2], once or both ways; where there are no cells. Those from a
+                           node to itself are left out */
   meshgrad_array node_type; /* i32 or i64 [nodes]; rank 0: all 0 */
   int32_t first_node;       /* the number of the first node in cells and edges: 0, or 1 as in Fortran */
   /* Where the solver has partitioned one mesh over the processes of the runtime's communicator, the arrays
@@ -256,7 +258,8 @@ int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh,
                                     const meshgrad_array* values);
 /* Predicts `steps` steps, each from the one before; returns when they are done. */
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
-/* Writes a target as it stands now to values->data. */
+/* Writes a target as it stands now to values->data. MESHGRAD_INVALID_ARGUMENT when it was neither set nor
+ * predicted. */
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
 

@@ -102,6 +102,13 @@ void OnlineTrainer::State::check_world_edges() {
       "leave the frame out and call restart_trajectory; a trainer with a larger value takes more memory");
 }
 
+void OnlineTrainer::State::warn_of_data() {
+  const FieldSelection& fields = task.mesh().fields;
+  for (const std::string& text : learned_scale_warnings(fields, normalizers)) warn(text);
+  if (config.train.noise_warmup_steps > 0) return;  // the statistics have noise of several sizes
+  for (const std::string& text : learned_noise_warnings(fields, normalizers, noise_of(config))) warn(text);
+}
+
 /// Statistics are those of samples that were stored, as they came.
 void OnlineTrainer::State::learn_from(const StoredSample& stored) {
   if (!stored.trajectory || stored.split != config.data.train_split) return;
@@ -332,8 +339,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   Trained result;
   double longest = 0;
   s.merge_learned();
-  for (const std::string& text : learned_scale_warnings(s.task.mesh().fields, s.normalizers))
-    s.runtime.log_once(LogLevel::warning, text);
+  s.warn_of_data();
   while (true) {
     const Clock::time_point start = Clock::now();
     const bool late = std::chrono::duration<double>(start - begin).count() + longest > seconds;

@@ -76,6 +76,7 @@ struct OnlineTrainer::State {
   void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {}) {
     if (mesh.in_parts) check_whole_needed();
     buffer.set_mesh(mesh, std::move(numbers));
+    warn(no_lengths_warning(buffer.mesh()));
     read_buffer();
     read_parts();
   }
@@ -98,6 +99,7 @@ struct OnlineTrainer::State {
     ghost_rows.emplace(ranks, owned, part);
     std::vector<int32_t> numbers = node_numbers(ranks, owned, part);
     on_all_ranks(ranks, [&] { set_mesh(mesh, std::move(numbers)); });
+    warn(ghost_place_warning(ranks, *ghost_rows, part, mesh.positions, options.dim));
     check_borders(buffer.mesh(), *buffer.part(), ranks);
   }
   void forget_mesh() {
@@ -116,6 +118,11 @@ struct OnlineTrainer::State {
     });
   }
   void check_world_edges();
+  void warn_of_data();
+  /// Unless empty, and once.
+  void warn(const std::string& text) {
+    if (!text.empty()) runtime.log_once(LogLevel::warning, text);
+  }
   void check_whole_needed() const {
     if (task.mesh().world.any()) {
       throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, with data.world_radius",
