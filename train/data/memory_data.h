@@ -38,7 +38,8 @@ struct MemoryData {
   std::vector<MemoryTrajectory> trajectories;  ///< grouped by split
 
   /// Adds a mesh and returns its number. Throws DataError naming `name` unless positions are [nodes, dim],
-  /// there is an edge (or edges are directed, or none is given for a part), and every node number and node type exists.
+  /// there is an edge (or edges are directed, or none is given for a part), and every node number and node
+  /// type exists.
   int64_t add_mesh(std::string_view name, std::span<const float> positions,
                    std::span<const int32_t> node_type, CellKind kind, std::span<const int32_t> cells);
   /// Likewise with the connections (first[i], second[i]) instead of cells: from first to second where edges

@@ -60,7 +60,7 @@ StridedArray<T> strided_rows(T* first, size_t rows, size_t columns, size_t row_b
 /// InvalidArgument for arrays of different sizes.
 template <std::ranges::contiguous_range First, class... Others>
 requires(sizeof...(Others) == 1 || sizeof...(Others) == 2) auto separate_components(First&& first,
-                                                                                   Others&&... others) {
+                                                                                    Others&&... others) {
   using T = std::remove_reference_t<std::ranges::range_reference_t<First>>;
   const size_t rows = std::ranges::size(first);
   T* at[] = {std::ranges::data(first), std::ranges::data(others)...};
@@ -91,11 +91,10 @@ class Numbers {
       : Numbers(std::span<const std::ranges::range_value_t<Values>>(std::ranges::data(values),
                                                                     std::ranges::size(values))) {}
   template <class T>
-  requires std::is_same_v<std::remove_const_t<T>, float> || std::is_same_v<std::remove_const_t<T>, double>
-      Numbers(const StridedArray<T>& array)
+  requires std::is_same_v < std::remove_const_t<T>,
+  float > || std::is_same_v<std::remove_const_t<T>, double> Numbers(const StridedArray<T>& array)
       : data_(array.first),
-        size_(array.rows * array.strides.columns),
-        wide_(sizeof(T) == sizeof(double)) {
+  size_(array.rows * array.strides.columns), wide_(sizeof(T) == sizeof(double)) {
     if (array.strides.gaps(sizeof(T))) strides_ = array.strides;
   }
 
@@ -179,9 +178,7 @@ class WritableNumbers {
       : WritableNumbers(std::span(std::ranges::data(values), std::ranges::size(values))) {}
   template <class T>
   requires std::is_same_v<T, float> || std::is_same_v<T, double> WritableNumbers(const StridedArray<T>& array)
-      : data_(array.first),
-        size_(array.rows * array.strides.columns),
-        wide_(sizeof(T) == sizeof(double)) {
+      : data_(array.first), size_(array.rows * array.strides.columns), wide_(sizeof(T) == sizeof(double)) {
     if (array.strides.gaps(sizeof(T))) strides_ = array.strides;
   }
 

@@ -71,10 +71,10 @@ void check_data(const meshgrad_array& array, uint64_t elements, const char* what
 
 size_t elements_of(const meshgrad_array& array, const char* what) {
   if (array.rank < 1 || array.rank > 3) {
-    throw invalid_argument(
-        what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
-        "set rank and shape; gaps are for fields and positions: rows of one stride below 2 GiB, in Fortran of "
-        "rank 1 or 2");
+    throw invalid_argument(what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
+                           "set rank and shape; gaps are for fields and positions: rows of one stride below "
+                           "2 GiB, in Fortran of "
+                           "rank 1 or 2");
   }
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < array.rank; ++axis) {

@@ -21,8 +21,8 @@ struct meshgrad_runtime {
   meshgrad::Runtime runtime;
   meshgrad::Ranks ranks;  // of the communicator, or this process alone
   meshgrad::OwnProcess process{runtime, ranks};
-  int users = 0;        // handles made from it
-  bool ended = false;   // by the host; then it lasts until the last of them is destroyed
+  int users = 0;       // handles made from it
+  bool ended = false;  // by the host; then it lasts until the last of them is destroyed
 };
 
 namespace meshgrad::c {

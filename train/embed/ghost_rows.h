@@ -58,8 +58,8 @@ class GhostRows {
   std::vector<std::vector<int64_t>> ghosts_;  // by rank: ghost nodes that it owns, in the order of its list
 };
 
-/// A warning of the first ghost that is elsewhere than its owner has the node, by more than 1e-5 of the size of
-/// this rank's part; empty: none is. Collective.
+/// A warning of the first ghost that is elsewhere than its owner has the node, by more than 1e-5 of the size
+/// of this rank's part; empty: none is. Collective.
 std::string ghost_place_warning(Ranks& ranks, const GhostRows& rows, const GivenPart& part,
                                 const Numbers& positions, int dim);
 

@@ -166,12 +166,11 @@ void MeshPredictor::Loaded::step() {
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(runtime, ranks, checkpoint_config(checkpoint),
-                                       described_data(checkpoint),
-                                       [&](const ParameterSet& parameters, Normalizers& normalizers) {
-                                         load_checkpoint(checkpoint, runtime.stream(), parameters, nullptr,
-                                                         normalizers);
-                                       })
+    : loaded_(std::make_unique<Loaded>(
+                  runtime, ranks, checkpoint_config(checkpoint), described_data(checkpoint),
+                  [&](const ParameterSet& parameters, Normalizers& normalizers) {
+                    load_checkpoint(checkpoint, runtime.stream(), parameters, nullptr, normalizers);
+                  })
                   .release()) {}
 
 MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {

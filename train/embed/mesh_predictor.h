@@ -31,10 +31,10 @@ class MeshPredictor {
   /// set_mesh, set_meshes, predict, record_steps and backward are collective: all ranks call them in the same
   /// order.
   MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint, Ranks* ranks = nullptr);
-  /// Of the trainer's weights and normalisers as they are now, which are copied, on its runtime and ranks: the
-  /// bits of OnlineTrainer::save and the constructor above, without a file. Later steps of the trainer do not
-  /// change it, and the trainer may end before it. With ranks it is collective, as save. Throws as the one
-  /// above.
+  /// Of the trainer's weights and normalisers as they are now, which are copied, on its runtime and ranks:
+  /// the bits of OnlineTrainer::save and the constructor above, without a file. Later steps of the trainer do
+  /// not change it, and the trainer may end before it. With ranks it is collective, as save. Throws as the
+  /// one above.
   explicit MeshPredictor(const OnlineTrainer& trainer);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;

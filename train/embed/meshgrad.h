@@ -66,11 +66,11 @@ typedef enum meshgrad_dtype {
 typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_device;
 
 typedef struct meshgrad_array {
-  void* data;       /* is only written where a function says so */
-  int32_t dtype;    /* a meshgrad_dtype */
-  int32_t rank;     /* 1 to 3; 0: no array; MESHGRAD_STRIDED + columns: of the functions below */
-  int64_t shape[3]; /* {rows, columns}; the first `rank` count */
-  int32_t device;   /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
+  void* data;        /* is only written where a function says so */
+  int32_t dtype;     /* a meshgrad_dtype */
+  int32_t rank;      /* 1 to 3; 0: no array; MESHGRAD_STRIDED + columns: of the functions below */
+  int64_t shape[3];  /* {rows, columns}; the first `rank` count */
+  int32_t device;    /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
   int32_t row_bytes; /* only of a strided array, whose shape is {rows, second, further}: component c > 0 of
                         row i is at data + i * row_bytes + second + (c - 1) * further, in bytes */
 } meshgrad_array;
@@ -117,8 +117,8 @@ static inline meshgrad_array meshgrad_strided(meshgrad_array array, int64_t row_
                    : -1; /* is refused where it is read */
   return array;
 }
-/* Two or three components, each an array of its own with the rows and the row_bytes of the first one, which is
- * of one column: meshgrad_components(meshgrad_f64(u, count, 1), v, NULL). */
+/* Two or three components, each an array of its own with the rows and the row_bytes of the first one, which
+ * is of one column: meshgrad_components(meshgrad_f64(u, count, 1), v, NULL). */
 static inline meshgrad_array meshgrad_components(meshgrad_array first, const void* second,
                                                  const void* third) {
   const intptr_t a = (intptr_t)first.data, b = (intptr_t)second, c = (intptr_t)third;
@@ -301,8 +301,9 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
  * call meshgrad_trainer_create or _load, _train, _held_out_loss, _save and
- * meshgrad_predictor_create_from_trainer, in the same order; each saves to a path of its own. The other functions concern only one process. On a mesh in parts all processes make all
- * calls in the same order, and a frame is one of the whole mesh. */
+ * meshgrad_predictor_create_from_trainer, in the same order; each saves to a path of its own. The other
+ * functions concern only one process. On a mesh in parts all processes make all calls in the same order, and
+ * a frame is one of the whole mesh. */
 
 typedef struct meshgrad_field {
   const char* name;

@@ -117,17 +117,19 @@ std::vector<std::string> learned_noise_warnings(const FieldSelection& fields, co
       variance += squares[column] / (learned.targets.count() * static_cast<double>(target.components));
     const double added = noise.of(target.name);
     const Quantity quantity = fields.predicted_quantity(target.name);
-    if (added <= 0 || learned.targets.count() == 0 || quantity == Quantity::value || !fields.reads(target.name))
+    if (added <= 0 || learned.targets.count() == 0 || quantity == Quantity::value ||
+        !fields.reads(target.name))
       continue;
     // The deviation of the change alone, but for what rounding leaves where the noise is much larger.
     const double change = std::sqrt(std::max(variance - std::pow(kept * added, 2), 0.0));
     if (added >= 0.01 * change && added <= change) continue;
-    warnings.push_back(fmt::format(
-        "train.noise is {:.3g}{}, {} the standard deviation of {}'s {} over a frame so far; 0.01 to 1 times is "
-        "usual",
-        added, target.unit.empty() ? "" : " " + target.unit,
-        added > change ? "more than" : "less than a hundredth of", target.name,
-        fields.second_change() ? "second change" : "change"));
+    warnings.push_back(
+        fmt::format("train.noise is {:.3g}{}, {} the standard deviation of {}'s {} over a frame so far; 0.01 "
+                    "to 1 times is "
+                    "usual",
+                    added, target.unit.empty() ? "" : " " + target.unit,
+                    added > change ? "more than" : "less than a hundredth of", target.name,
+                    fields.second_change() ? "second change" : "change"));
   }
   return warnings;
 }

@@ -27,8 +27,8 @@ OnlineOptions with_used_fields(OnlineOptions options, const Config& config);
 /// Normalizer takes for a constant; without numbers, so that a line is the same each time.
 std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
 
-/// Likewise a line for each target whose change, learned so far with this noise, has a standard deviation that
-/// the noise is not within 0.01 to 1 times of.
+/// Likewise a line for each target whose change, learned so far with this noise, has a standard deviation
+/// that the noise is not within 0.01 to 1 times of.
 std::vector<std::string> learned_noise_warnings(const FieldSelection& fields, const Normalizers& learned,
                                                 const NoiseOptions& noise);
 

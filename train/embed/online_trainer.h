@@ -46,9 +46,9 @@ class OnlineTrainer {
   /// it.
   ///
   /// With `ranks`, which outlive it, they train one model, each on frames of its own. Where one cannot make
-  /// its trainer, the others throw DataError. The constructors, train, held_out_loss, save and a MeshPredictor of
-  /// the trainer are then collective: all ranks call them in the same order. Each step is taken by all of them, those without a
-  /// sample included. Throws RankError when one does not come.
+  /// its trainer, the others throw DataError. The constructors, train, held_out_loss, save and a
+  /// MeshPredictor of the trainer are then collective: all ranks call them in the same order. Each step is
+  /// taken by all of them, those without a sample included. Throws RankError when one does not come.
   ///
   /// Or they train on one mesh that is in parts (MeshArrays::in_parts): then all ranks make all calls, in the
   /// same order, and a frame is one of the whole mesh. Noise is that of the whole mesh with its nodes

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks ordered by range and address, and searched by size: a treap (Seidel and Aragon 1996) in which every
-// node stores the largest weight of its subtree. Intrusive: the nodes belong to the caller, and nothing is allocated.
+// node stores the largest weight of its subtree. Intrusive: the nodes belong to the caller, and nothing is
+// allocated.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -122,9 +122,8 @@ void predict_from_strided_arrays(Host& c) {
     both.predict(2);
     both.compare_field();
   }
-  const meshgrad_array gathered =
-      meshgrad_components(meshgrad_strided(meshgrad_f32(&nodes[0].u, c.nodes(), 1), sizeof(Node)),
-                          &nodes[0].v, nullptr);
+  const meshgrad_array gathered = meshgrad_components(
+      meshgrad_strided(meshgrad_f32(&nodes[0].u, c.nodes(), 1), sizeof(Node)), &nodes[0].v, nullptr);
   std::vector<float> expected(velocity.host.size()), got;
   both.cpp.get_field("velocity", expected);
   c.call(meshgrad_predictor_get_field, both.c, 0, "velocity", &gathered).ok();

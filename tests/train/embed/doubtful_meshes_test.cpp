@@ -107,7 +107,8 @@ TEST_CASE("a target that was never set is not read") {
   steady.data.inputs = {"load"};
   steady.data.targets = {"velocity"};
   const OnlineTrainer of_steady(
-      runtime, steady, {.fields = {{.name = "load", .components = 1}, {.name = "velocity", .components = 2}}});
+      runtime, steady,
+      {.fields = {{.name = "load", .components = 1}, {.name = "velocity", .components = 2}}});
   MeshPredictor solution(of_steady);
   solution.set_mesh(wave.whole());
   CHECK(contains(message_of([&] { solution.get_field("velocity", values); }), "needed values, got none"));
@@ -152,7 +153,8 @@ TEST_CASE("ghosts that are not where their owners are give a warning") {
         }
         const int64_t needed = moved && ranks.rank() == 1 ? 1 : 0;
         if (noting.with(kText) != needed) throw std::runtime_error("other warnings");
-        if (needed == 1 && !contains(noting.warnings.back(), fmt::format("ghost {} ", part.ghost_owner.size() - 1)))
+        if (needed == 1 &&
+            !contains(noting.warnings.back(), fmt::format("ghost {} ", part.ghost_owner.size() - 1)))
           throw std::runtime_error(noting.warnings.back());
       }
     });
@@ -181,8 +183,9 @@ TEST_CASE("noise that does not fit the changes is a warning") {
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const auto count = [&](float factor, double noise, int64_t rise = 0) {
       const std::vector<std::string> all = warnings(factor, noise, predict, rise);
-      return std::array{Noting::count(all, "train.noise is 0.02, more than the standard deviation of velocity's "),
-                        Noting::count(all, "train.noise is 0.02, less than a hundredth of the standard")};
+      return std::array{
+          Noting::count(all, "train.noise is 0.02, more than the standard deviation of velocity's "),
+          Noting::count(all, "train.noise is 0.02, less than a hundredth of the standard")};
     };
     CHECK(count(1e-5f, 0.02) == std::array<int64_t, 2>{1, 0});
     CHECK(count(1e-5f, 0.02, 5) == std::array<int64_t, 2>{0, 0});

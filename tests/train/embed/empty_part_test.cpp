@@ -35,7 +35,8 @@ struct Result {
 };
 
 /// What rank `rank` adds to it.
-void predict(const OnlineTrainer& trainer, const Wave& wave, const Part& part, bool gives_fields, Result& to) {
+void predict(const OnlineTrainer& trainer, const Wave& wave, const Part& part, bool gives_fields,
+             Result& to) {
   MeshPredictor predictor(trainer);
   predictor.set_mesh(part.arrays());
   predictor.record_steps(true);
@@ -142,7 +143,8 @@ TEST_CASE("a mesh in parts without any edge is refused on all ranks") {
     errors[3 + rank] = test::message_of([&] { predictor.set_mesh(part.arrays()); });
   });
   for (const std::string& error : errors)
-    CHECK(test::contains(error, "[mesh in parts] needed a mesh with at least one edge, got no edge on any rank"));
+    CHECK(test::contains(error,
+                         "[mesh in parts] needed a mesh with at least one edge, got no edge on any rank"));
 }
 
 }  // namespace

@@ -297,12 +297,11 @@ struct FallingMemory {
   ~FallingMemory() { munmap(begin, kBytes); }
   std::shared_ptr<MemorySource> source() {
     constexpr int64_t kPage = 4096;
-    return make_callback_memory({.allocate =
-                                     [this](int64_t bytes) -> void* {
-                                       ++calls;
-                                       next -= (bytes + kPage - 1) / kPage * kPage;
-                                       return next < begin ? nullptr : next;
-                                     },
+    return make_callback_memory({.allocate = [this](int64_t bytes) -> void* {
+                                   ++calls;
+                                   next -= (bytes + kPage - 1) / kPage * kPage;
+                                   return next < begin ? nullptr : next;
+                                 },
                                  .free = [](void*, int64_t) {}},
                                 Device{}, kBytes / 2);
   }

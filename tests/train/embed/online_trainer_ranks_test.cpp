@@ -78,7 +78,8 @@ TEST_CASE("predictors of a trainer on several ranks are those of its file") {
     if (ranks.rank() == 1) append_frames(trainer, 7, 0.9);  // the others have not learned of these yet
     MeshPredictor now(trainer);
     trainer.save(file);
-    if (predicted(now) != predicted(runtime, file)) throw std::runtime_error("another model than in the file");
+    if (predicted(now) != predicted(runtime, file))
+      throw std::runtime_error("another model than in the file");
   });
 }
 
