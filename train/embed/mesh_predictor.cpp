@@ -4,11 +4,6 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
-#include <meshgrad/train/embed/online_trainer_state.h>
-#include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/checkpoint.h>
-#include <meshgrad/train/learn/run/make_model.h>
-#include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/upload.h>
 
 #include <fmt/format.h>
@@ -18,56 +13,6 @@
 #include <utility>
 
 namespace meshgrad {
-namespace {
-
-namespace fs = std::filesystem;
-
-TrainingData described_data(const fs::path& checkpoint) {
-  const TaskName task = checkpoint_config(checkpoint).task.name;
-  if (!find_key("data.node_types")->applies_to(task)) {
-    throw config_error("task.name", "a checkpoint of a task on meshes", toml_quoted(name_of(task)),
-                       "evaluate it with meshgrad evaluate");
-  }
-  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
-  throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
-                   "a checkpoint of an earlier version",
-                   "train one more step: raise train.steps by 1 and run meshgrad train --resume");
-}
-
-std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config& config) {
-  auto data = std::make_shared<MemoryData>();
-  data->dim = trained.dim;
-  data->edge_options = edge_options(config.data);
-  data->dt = trained.dt;
-  data->node_types = config.data.node_types;
-  data->fields = trained.fields;
-  data->splits = {{.name = "train", .first = 0, .count = 0}};
-  return data;
-}
-
-}  // namespace
-
-MeshPredictor::Loaded::Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,
-                              const std::function<void(const ParameterSet&, Normalizers&)>& load)
-    : runtime(own),
-      ranks(with == nullptr ? alone : *with),
-      process(runtime, ranks),
-      config(std::move(given)),
-      trained(std::move(trained_on)),
-      data(empty_data(trained, config)),
-      task(make_task(config, Dataset::over(data))),
-      model(make_model(config.model, task.sizes())),
-      normalizers(task.online_normalizers()) {
-  check_precision(runtime.device(), config.precision);
-  model.parameters.allocate(runtime, config.precision, 0);
-  model.parameters.release_gradients();
-  load(model.parameters, normalizers);
-  for (const FieldSelection::Input& input : fields().inputs) inputs.push_back(input.field);
-  const auto& position = fields().world_position;
-  if (position && std::ranges::find(inputs, position->field.name, &FieldInfo::name) == inputs.end())
-    inputs.push_back(position->field);
-  targets = fields().targets;
-}
 
 std::vector<double> MeshPredictor::Loaded::offset_of(const std::string& field) const {
   const auto found = trained.offsets.find(field);
@@ -165,31 +110,6 @@ void MeshPredictor::Loaded::step() {
   if (step) recorded.emplace_back(std::move(*step));
 }
 
-MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(
-                  runtime, ranks, checkpoint_config(checkpoint), described_data(checkpoint),
-                  [&](const ParameterSet& parameters, Normalizers& normalizers) {
-                    load_checkpoint(checkpoint, runtime.stream(), parameters, nullptr, normalizers);
-                  })
-                  .release()) {}
-
-MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {
-  OnlineTrainer::State& s = trainer.state();
-  s.merge_learned();
-  s.normalizers.each([](const std::string& name, const Normalizer& one) {
-    check_statistics("normalizer." + name, one.count(), one.means(), one.squared_deviations(),
-                     "look for bad values in the appended frames");
-  });
-  const auto copy = [&](const ParameterSet& parameters, Normalizers& normalizers) {
-    const Stream& stream = s.runtime.stream();
-    parameters.set(parameters.values(), to_host(s.model.parameters.values(), stream), stream);
-    normalizers = s.normalizers;
-  };
-  loaded_.reset(std::make_unique<Loaded>(s.runtime, s.given_ranks(), s.config,
-                                         training_data(s.task.dataset(), s.config.data), copy)
-                    .release());
-}
-
 MeshPredictor::~MeshPredictor() = default;
 MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
 MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;
@@ -206,7 +126,7 @@ const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded().in
 const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().targets; }
 
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
-  Held held{.data = empty_data(trained, config)};
+  Held held{.data = empty_data()};
   held.data->splits.front().count = std::ssize(arrays);
   const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; i < arrays.size(); ++i) {

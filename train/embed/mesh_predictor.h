@@ -15,6 +15,10 @@
 namespace meshgrad {
 
 struct Config;
+struct Model;
+struct ModelSizes;
+struct Normalizers;
+struct OnlineOptions;
 class OnlineTrainer;
 class Ranks;
 class Runtime;
@@ -36,6 +40,13 @@ class MeshPredictor {
   /// not change it, and the trainer may end before it. With ranks it is collective, as save. Throws as the
   /// one above.
   explicit MeshPredictor(const OnlineTrainer& trainer);
+  /// With a model of the program's own, from mesh_model_sizes' inputs to its outputs, both normalised, and the
+  /// normalisers of these. Of `config` count task, data (but no file) and precision, in which the parameters
+  /// are stored; of `options` dim, dt and fields. The parameters are shared: the next prediction sees what is
+  /// written to them. Throws ConfigError, and InvalidArgument for a model without memory and normalisers of
+  /// other widths; predict() throws it for a model of other inputs.
+  MeshPredictor(Runtime& runtime, const Config& config, const OnlineOptions& options, Model model,
+                const Normalizers& normalizers, Ranks* ranks = nullptr);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;
   MeshPredictor& operator=(MeshPredictor&&) noexcept;
@@ -125,6 +136,11 @@ class MeshPredictor {
   Loaded& loaded() const;
   std::unique_ptr<Loaded, Delete> loaded_;
 };
+
+/// What the model of a configuration on these fields takes and gives: node features (the inputs, each
+/// data.history times, and the one-hot of node types), edge features (relative positions and their lengths),
+/// targets. Throws ConfigError for fields that are missing.
+ModelSizes mesh_model_sizes(const Config& config, const OnlineOptions& options);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

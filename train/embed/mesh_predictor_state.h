@@ -83,9 +83,13 @@ struct MeshPredictor::Loaded {
   bool recording = false;
   std::vector<Recorded> recorded;
 
-  /// `load` fills the model's parameters and the normalisers.
+  /// `load` gives it the model and the normalisers, which are empty.
   Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,
-         const std::function<void(const ParameterSet&, Normalizers&)>& load);
+         const std::function<void(Loaded&)>& load);
+  /// With memory for its parameters.
+  void make_model_of_config();
+  /// Data without meshes.
+  std::shared_ptr<MemoryData> empty_data() const;
   /// What the model reads and predicts.
   const FieldSelection& fields() const { return task.mesh().fields; }
   const WorldEdgeSearch& world() const { return task.mesh().world; }

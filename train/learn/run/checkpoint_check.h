@@ -31,6 +31,11 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
 /// the format may lack the checksum.
 SafetensorsFile open_checkpoint(const std::filesystem::path& path);
 
+/// Opens a checkpoint, or what save_weights wrote. Likewise.
+SafetensorsFile open_weights(const std::filesystem::path& path);
+
+/// The format of save_weights, for the metadata.
+std::map<std::string, std::string> metadata_of_weights();
 /// The format, and the counters of a run with this configuration, for the metadata.
 std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config);
 
