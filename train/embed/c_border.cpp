@@ -96,7 +96,8 @@ size_t strided_rows_of(const meshgrad_array& array, const char* what) {
                            "make it by meshgrad_strided or meshgrad_components");
   }
   if (array.device != MESHGRAD_CPU) {
-    throw invalid_argument(what, "an array without gaps, in a device's memory", "one with strides",
+    throw invalid_argument(what, "an array without gaps, in a device's memory",
+                           fmt::format("{} bytes from row to row", array.row_bytes),
                            "copy it there to one without, or to the host");
   }
   check_data(array, static_cast<uint64_t>(rows), what);
@@ -203,8 +204,12 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
     arrays.positions = numbers_of(runtime, mesh.positions, "mesh: positions");
     const auto nodes = static_cast<int64_t>(arrays.positions.size()) / dim;
     if (mesh.node_type.rank != 0) arrays.node_type = integers_of(runtime, mesh.node_type, "mesh: node_type");
-    if (mesh.cells.rank != 0 && mesh.edges.rank != 0)
-      throw invalid_argument("mesh", "cells or edges", "both", "give one of them: cells have their edges");
+    if (mesh.cells.rank != 0 && mesh.edges.rank != 0) {
+      throw invalid_argument(
+          "mesh", "cells or edges, not both",
+          fmt::format("cells of rank {} and edges of rank {}", mesh.cells.rank, mesh.edges.rank),
+          "leave the edges out: those of cells are found");
+    }
     if (mesh.cells.rank == 2) {
       arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, nodes, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));

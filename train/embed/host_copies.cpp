@@ -25,7 +25,10 @@ size_t size_in_bytes(const auto& array) {
 void check_one_kind(const MeshArrays& mesh) {
   const bool edges = !mesh.first.empty() || !mesh.second.empty();
   if (edges && (mesh.nodes_per_cell != 0 || !mesh.cells.empty())) {
-    throw invalid_argument("mesh", "cells or edges", "both", "give one of them: cells have their edges");
+    throw invalid_argument(
+        "mesh", "cells or edges, not both",
+        fmt::format("{} nodes a cell, and {} edges", mesh.nodes_per_cell, mesh.first.size()),
+        "leave the edges out: those of cells are found");
   }
   if (mesh.nodes_per_cell == 0 && !mesh.cells.empty()) {
     throw invalid_argument("mesh: nodes_per_cell", "the number of nodes of each cell", "0",

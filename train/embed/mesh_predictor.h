@@ -40,11 +40,11 @@ class MeshPredictor {
   /// not change it, and the trainer may end before it. With ranks it is collective, as save. Throws as the
   /// one above.
   explicit MeshPredictor(const OnlineTrainer& trainer);
-  /// With a model of the program's own, from mesh_model_sizes' inputs to its outputs, both normalised, and the
-  /// normalisers of these. Of `config` count task, data (but no file) and precision, in which the parameters
-  /// are stored; of `options` dim, dt and fields. The parameters are shared: the next prediction sees what is
-  /// written to them. Throws ConfigError, and InvalidArgument for a model without memory and normalisers of
-  /// other widths; predict() throws it for a model of other inputs.
+  /// With a model of the program's own, from mesh_model_sizes' inputs to its outputs, both normalised, and
+  /// the normalisers of these. Of `config` count task, data (but no file) and precision, in which the
+  /// parameters are stored; of `options` dim, dt and fields. The parameters are shared: the next prediction
+  /// sees what is written to them. Throws ConfigError, and InvalidArgument for a model without memory and
+  /// normalisers of other widths; predict() throws it for a model of other inputs.
   MeshPredictor(Runtime& runtime, const Config& config, const OnlineOptions& options, Model model,
                 const Normalizers& normalizers, Ranks* ranks = nullptr);
   ~MeshPredictor();

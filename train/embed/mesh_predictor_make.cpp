@@ -94,13 +94,13 @@ void MeshPredictor::Loaded::make_model_of_config() {
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(
-                  runtime, ranks, checkpoint_config(checkpoint), described_data(checkpoint),
-                  [&](Loaded& to) {
-                    to.make_model_of_config();
-                    load_checkpoint(checkpoint, runtime.stream(), to.model.parameters, nullptr,
-                                    to.normalizers);
-                  })
+    : loaded_(std::make_unique<Loaded>(runtime, ranks, checkpoint_config(checkpoint),
+                                       described_data(checkpoint),
+                                       [&](Loaded& to) {
+                                         to.make_model_of_config();
+                                         load_checkpoint(checkpoint, runtime.stream(), to.model.parameters,
+                                                         nullptr, to.normalizers);
+                                       })
                   .release()) {}
 
 MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {
@@ -113,7 +113,8 @@ MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {
   const auto copy = [&](Loaded& to) {
     const Stream& stream = s.runtime.stream();
     to.make_model_of_config();
-    to.model.parameters.set(to.model.parameters.values(), to_host(s.model.parameters.values(), stream), stream);
+    to.model.parameters.set(to.model.parameters.values(), to_host(s.model.parameters.values(), stream),
+                            stream);
     to.normalizers = s.normalizers;
   };
   loaded_.reset(std::make_unique<Loaded>(s.runtime, s.given_ranks(), s.config,
@@ -125,8 +126,8 @@ ModelSizes mesh_model_sizes(const Config& config, const OnlineOptions& options) 
   return make_task(config, empty_dataset(with_used_fields(options, config), config)).sizes();
 }
 
-MeshPredictor::MeshPredictor(Runtime& runtime, const Config& config, const OnlineOptions& options, Model model,
-                             const Normalizers& normalizers, Ranks* ranks) {
+MeshPredictor::MeshPredictor(Runtime& runtime, const Config& config, const OnlineOptions& options,
+                             Model model, const Normalizers& normalizers, Ranks* ranks) {
   const Config checked = check_config(config);
   check_on_meshes(checked.task.name, "a task on meshes", "run the model by forward");
   const Dataset data = empty_dataset(with_used_fields(options, checked), checked);

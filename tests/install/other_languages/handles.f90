@@ -39,7 +39,7 @@ contains
     take = malloc(int(bytes, c_size_t))
   end function
 
-  subroutine give_back(context, memory, bytes) bind(c)
+  subroutine release_it(context, memory, bytes) bind(c)
     type(c_ptr), value :: context, memory
     integer(c_int64_t), value :: bytes
     call check(context)
@@ -149,7 +149,7 @@ contains
     call expect('no free')
     call runtime%open(threads=1, cuda_stream=c_loc(context_number), status=status)
     call expect('stream')
-    call runtime%open(threads=1, log=note, allocate=take, release=give_back, memory_capacity=2_int64**28, &
+    call runtime%open(threads=1, log=note, allocate=take, release=release_it, memory_capacity=2_int64**28, &
                       memory_context=c_loc(context_number))
     call trainer%open(runtime, config, dim=2, names=[name], components=[1])
     call make_frames(trainer)

@@ -357,7 +357,7 @@ void spoil_meshes(const Host& c, const Refused& refused) {
   spoilt(kInvalid, "cells: dtype] needed MESHGRAD_I32", [](Mesh m) { m.cells.dtype = MESHGRAD_F32; });
   spoilt(kInvalid, "fit in memory", [](Mesh m) { m.cells.shape[0] = INT64_MAX; });
   spoilt(kInvalid, "cells [cells, nodes of a cell] or edges", [](Mesh m) { m.cells.rank = 3; });
-  spoilt(kInvalid, "[mesh] needed cells or edges, got both", [](Mesh m) { m.edges = m.cells; });
+  spoilt(kInvalid, "[mesh] needed cells or edges, not both", [](Mesh m) { m.edges = m.cells; });
   spoilt(kInvalid, "device 7 on a runtime of c", [](Mesh m) { m.node_type.device = 7; });
   if (!c.place.on_device)
     spoilt(kInvalid, "copy it to the host", [](Mesh m) { m.positions.device = MESHGRAD_CUDA; });

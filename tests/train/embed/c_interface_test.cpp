@@ -163,7 +163,7 @@ TEST_CASE("on the CPU: memory comes from the host") {
   }
 }
 
-TEST_CASE("a runtime that is destroyed first lasts as long as its handles") {
+TEST_CASE("a runtime that is destroyed first lasts until its handles do") {
   const Host c({}, 0);
   int64_t held = 0;
   meshgrad_runtime_options options;

@@ -61,7 +61,7 @@ TEST_CASE("cells that are no cells are refused with their row") {
   predictor.set_mesh(mesh);
   mesh = wave.whole();
   mesh.first = mesh.second = cells;
-  refused(mesh, "[mesh] needed cells or edges, got both");
+  refused(mesh, "[mesh] needed cells or edges, not both");
   mesh = wave.whole();
   mesh.nodes_per_cell = 0;
   refused(mesh, "[mesh: nodes_per_cell] needed the number of nodes of each cell, got 0");

@@ -67,7 +67,7 @@ std::vector<float> predicted(Runtime& runtime, const std::string& file) {
   return predicted(predictor);
 }
 
-TEST_CASE("predictors of a trainer on several ranks are those of its file") {
+TEST_CASE("predictors of trainers on several ranks are those of the file") {
   const test::ScratchDirectory scratch;
   test::on_ranks(3, [&](Ranks& ranks) {
     const std::string file = scratch.path / fmt::format("rank{}.safetensors", ranks.rank());

@@ -28,11 +28,11 @@ Model linear_model(const ModelSizes& sizes, const std::string& name = "linear.we
   Model model;
   const size_t weight =
       model.parameters.add(name, Shape{sizes.node_inputs, sizes.outputs}, Initial::uniform_fan_in, 1);
-  model.stages.push_back({"linear", false,
-                          [weight](Tape& tape, const ParameterSet& parameters, const GraphBatch&,
-                                   const Values& before) {
-                            return Values{ops::linear(tape, before.front(), parameters.weight(weight), {})};
-                          }});
+  model.stages.push_back(
+      {"linear", false,
+       [weight](Tape& tape, const ParameterSet& parameters, const GraphBatch&, const Values& before) {
+         return Values{ops::linear(tape, before.front(), parameters.weight(weight), {})};
+       }});
   return model;
 }
 
@@ -76,7 +76,8 @@ TEST_CASE("a model of a program's own predicts, with its weights of now") {
   const auto make = [&](const Model& of, const Normalizers& normalizers, const Config& with) {
     return message_of([&] { MeshPredictor predictor(runtime, with, options(), of, normalizers); });
   };
-  CHECK(contains(make(model, unchanged(sizes), config), "[MeshPredictor: model] needed parameters with memory"));
+  CHECK(contains(make(model, unchanged(sizes), config),
+                 "[MeshPredictor: model] needed parameters with memory"));
   Model ours = model;
   ours.parameters.allocate(runtime, DType::f32, 0);
   ModelSizes other = sizes;

@@ -177,8 +177,8 @@ SafetensorsFile open_weights(const std::filesystem::path& path) {
 SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
   SafetensorsFile file = open_weights(path);
   if (file.view().metadata_at(kFormatKey) != kWeightsFormat) return file;
-  throw data_error(file.view().file, "a checkpoint written by meshgrad train", "weights of a program's own model",
-                   "load them into that model by load_weights");
+  throw data_error(file.view().file, "a checkpoint written by meshgrad train",
+                   "weights of a program's own model", "load them into that model by load_weights");
 }
 
 std::map<std::string, std::string> metadata_of_weights() { return {{kFormatKey, kWeightsFormat}}; }
