@@ -74,7 +74,7 @@ size_t elements_of(const meshgrad_array& array, const char* what) {
     throw invalid_argument(what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
                            "set rank and shape; gaps are for fields and positions: rows of one stride below "
                            "2 GiB, in Fortran of "
-                           "rank 1 or 2");
+                           "rank 1 or 2 and no component of a derived type");
   }
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < array.rank; ++axis) {
@@ -246,8 +246,10 @@ void Meshes::read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_
     const std::optional<bool> parts = are_parts(meshes, count);
     if (!parts) runtime.ranks.leave();
     if (parts && *parts) {
+      const std::array<int32_t, 1> owner{};
       MeshArrays refused;
       refused.in_parts = true;
+      refused.ghost_owner = owner;  // a ghost without a number
       try {
         set({&refused, 1});
       } catch (...) {  // the caller gets the reason instead

@@ -73,7 +73,8 @@ int meshgrad_predictor_create_from_trainer(const meshgrad_trainer* trainer, mesh
   return guarded([&] {
     given(predictor, "meshgrad_predictor_create_from_trainer: predictor") = nullptr;
     const meshgrad_trainer& from = given(trainer, "trainer");
-    *predictor = new meshgrad_predictor{nullptr, RuntimeUse(from.runtime), MeshPredictor(from.trainer)};
+    meshgrad_runtime& on = from.runtime;
+    *predictor = new meshgrad_predictor{nullptr, RuntimeUse(on), MeshPredictor(from.trainer)};
   });
 }
 

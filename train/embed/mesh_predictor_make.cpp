@@ -58,14 +58,14 @@ void check_model(const Model& model, const Normalizers& normalizers, const Confi
 }  // namespace
 
 std::shared_ptr<MemoryData> MeshPredictor::Loaded::empty_data() const {
-  auto data = std::make_shared<MemoryData>();
-  data->dim = trained.dim;
-  data->edge_options = edge_options(config.data);
-  data->dt = trained.dt;
-  data->node_types = config.data.node_types;
-  data->fields = trained.fields;
-  data->splits = {{.name = "train", .first = 0, .count = 0}};
-  return data;
+  auto none = std::make_shared<MemoryData>();
+  none->dim = trained.dim;
+  none->edge_options = edge_options(config.data);
+  none->dt = trained.dt;
+  none->node_types = config.data.node_types;
+  none->fields = trained.fields;
+  none->splits = {{.name = "train", .first = 0, .count = 0}};
+  return none;
 }
 
 MeshPredictor::Loaded::Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,

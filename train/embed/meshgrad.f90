@@ -3,9 +3,10 @@
 !! docs/embedding.md is the guide; meshgrad.h says what each call does.
 !!
 !! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
-!! borrowed: declare them `target`. The components of a field are its first extent: velocity(2, nodes); where they
+!! borrowed: they are `target` or pointers. The components of a field are its first extent: velocity(2, nodes); where they
 !! are arrays of their own, numbers(u, v) or numbers(u, v, w) is the field. Fields and positions may be parts with
-!! gaps, of rank 1 or 2, such as velocity(1:2, :); cells, edges and node types may not. Node numbers start at 1. Trailing blanks of names,
+!! gaps, of rank 1 or 2, such as velocity(1:2, :), but no components of arrays of derived types; cells, edges and node
+!! types have no gaps. Node numbers start at 1. Trailing blanks of names,
 !! paths and texts do not count.
 !!
 !! A runtime, predictor or trainer is closed where its variable ends, and cannot be assigned to another variable.
@@ -592,162 +593,213 @@ contains
     there%device = 1
   end function
 
-  !> A part with gaps has rank -1, unless it is strided below: the call that gets it fails, as a copy would be gone
-  !! by then.
-  pure function shaped(dtype, extents, without_gaps) result(array)
-    integer, intent(in) :: dtype, extents(:)
-    logical, intent(in) :: without_gaps
-    type(meshgrad_array) :: array
-    array%dtype = dtype
-    array%rank = merge(size(extents), -1, without_gaps)
-    array%extents(:size(extents)) = extents
-  end function
-
   !> Bytes from one address to another.
   integer(c_int64_t) function distance(from, to)
     type(c_ptr), intent(in) :: from, to
     distance = transfer(to, 0_c_intptr_t) - transfer(from, 0_c_intptr_t)
   end function
 
-  !> An array with gaps whose rows begin `row` bytes one after another. One that C cannot describe is left as it is.
-  subroutine stride(array, rows, columns, row, second, further)
-    type(meshgrad_array), intent(inout) :: array
-    integer, intent(in) :: rows, columns
-    integer(c_int64_t), intent(in) :: row, second, further
-    if (abs(row) > huge(array%row_bytes) .or. columns > 2**20) return
+  !> Rows of numbers of `bytes` bytes that are `row` and `column` bytes apart. What C cannot describe has rank -1: the
+  !! call that gets it fails. That are gaps in integers, and arrays whose distances contradict what the compiler says of
+  !! them: gfortran passes a component of an array of a derived type by another address.
+  function described(dtype, extents, bytes, contiguous, row, column) result(array)
+    integer, intent(in) :: dtype, extents(:), bytes
+    logical, intent(in) :: contiguous
+    integer(c_int64_t), intent(in) :: row, column
+    type(meshgrad_array) :: array
+    integer :: columns
+    array%dtype = dtype
+    array%rank = size(extents)
+    array%extents(:size(extents)) = extents
+    columns = 1
+    if (size(extents) == 2) columns = extents(2)
+    if ((row == 0 .or. row == int(bytes, c_int64_t)*columns) .and. (column == 0 .or. column == bytes)) then
+      if (.not. contiguous .and. size(extents) == 3) array%rank = -1
+      return
+    end if
+    array%rank = -1
+    if (contiguous .or. dtype > 1 .or. size(extents) > 2 .or. columns > 2**20 .or. abs(row) > huge(array%row_bytes)) return
     array%rank = int(256 + columns, c_int32_t)
-    array%extents = [int(rows, c_int64_t), second, further]
+    array%extents = [int(extents(1), c_int64_t), column, column]
     array%row_bytes = int(row, c_int32_t)
-  end subroutine
+  end function
 
   !> Components that are arrays of their own, with one distance between the rows of each.
   function numbers_r32_apart(u, v, w) result(array)
-    real(real32), intent(in), target :: u(:), v(:)
-    real(real32), intent(in), target, optional :: w(:)
+    real(real32), pointer, intent(in) :: u(:), v(:)
+    real(real32), pointer, intent(in), optional :: w(:)
     type(meshgrad_array) :: array, second, third
     array = numbers(u)
     second = numbers(v)
     third = second
     if (present(w)) third = numbers(w)
-    call join(array, second, third, merge(3, 2, present(w)), 4_c_int64_t)
+    call join(array, second, third, merge(3, 2, present(w)), 4)
   end function
 
   function numbers_r64_apart(u, v, w) result(array)
-    real(real64), intent(in), target :: u(:), v(:)
-    real(real64), intent(in), target, optional :: w(:)
+    real(real64), pointer, intent(in) :: u(:), v(:)
+    real(real64), pointer, intent(in), optional :: w(:)
     type(meshgrad_array) :: array, second, third
     array = numbers(u)
     second = numbers(v)
     third = second
     if (present(w)) third = numbers(w)
-    call join(array, second, third, merge(3, 2, present(w)), 8_c_int64_t)
+    call join(array, second, third, merge(3, 2, present(w)), 8)
   end function
 
   !> Arrays of rank 1 as one. Where they do not fit together it has rank -1.
   subroutine join(first, second, third, columns, bytes)
     type(meshgrad_array), intent(inout) :: first
     type(meshgrad_array), intent(in) :: second, third
-    integer, intent(in) :: columns
-    integer(c_int64_t), intent(in) :: bytes  ! of a number
-    integer(c_int64_t) :: row
-    row = bytes
-    if (first%rank > 1) row = first%row_bytes
-    if (first%rank < 0) return
-    if (any([second%rank, third%rank] /= first%rank) .or. any([second%extents(1), third%extents(1)] /= &
-        first%extents(1)) .or. any([second%row_bytes, third%row_bytes] /= first%row_bytes)) then
+    integer, intent(in) :: columns, bytes
+    if (first%rank == 1) first%row_bytes = int(bytes, c_int32_t)
+    if (any([fits(second), fits(third)] .eqv. .false.) .or. first%rank < 0) then
       first%rank = -1
       return
     end if
-    call stride(first, int(first%extents(1)), columns, row, distance(first%data, second%data), &
-                distance(second%data, third%data))
+    first%rank = int(256 + columns, c_int32_t)
+    first%extents(2) = distance(first%data, second%data)
+    first%extents(3) = distance(second%data, third%data)
+
+  contains
+
+    logical function fits(other)
+      type(meshgrad_array), intent(in) :: other
+      fits = other%rank == first%rank .and. other%extents(1) == first%extents(1) .and. &
+             (other%rank == 1 .or. other%row_bytes == first%row_bytes)
+    end function
   end subroutine
 
   function numbers_r32_1(x) result(array)
-    real(real32), intent(in), target :: x(:)
+    real(real32), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(0, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
-    if (array%rank < 0 .and. size(x) > 1) call stride(array, size(x), 1, distance(c_loc(x(1)), c_loc(x(2))), &
-                                                      0_c_int64_t, 0_c_int64_t)
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(0, [size(x)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_r32_2(x) result(array)
-    real(real32), intent(in), target :: x(:, :)
+    real(real32), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    integer(c_int64_t) :: step(2)
-    array = shaped(0, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
-    if (array%rank < 0) then
-      step = 0
-      if (size(x, 1) > 1) step(1) = distance(c_loc(x(1, 1)), c_loc(x(2, 1)))
-      if (size(x, 2) > 1) step(2) = distance(c_loc(x(1, 1)), c_loc(x(1, 2)))
-      call stride(array, size(x, 2), size(x, 1), step(2), step(1), step(1))
-    end if
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(0, [size(x, 2), size(x, 1)], 4, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_r32_3(x) result(array)
-    real(real32), intent(in), target :: x(:, :, :)
+    real(real32), pointer, intent(in) :: x(:, :, :)
     type(meshgrad_array) :: array
-    array = shaped(0, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
+    integer :: i(3)
+    integer(c_int64_t) :: step
+    i = lbound(x)
+    step = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) step = distance(c_loc(x(i(1), i(2), i(3))), c_loc(x(i(1) + 1, i(2), i(3))))
+    array = described(0, [size(x, 3), size(x, 2), size(x, 1)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i(1), i(2), i(3)))
   end function
 
   function numbers_r64_1(x) result(array)
-    real(real64), intent(in), target :: x(:)
+    real(real64), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(1, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
-    if (array%rank < 0 .and. size(x) > 1) call stride(array, size(x), 1, distance(c_loc(x(1)), c_loc(x(2))), &
-                                                      0_c_int64_t, 0_c_int64_t)
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(1, [size(x)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_r64_2(x) result(array)
-    real(real64), intent(in), target :: x(:, :)
+    real(real64), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    integer(c_int64_t) :: step(2)
-    array = shaped(1, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
-    if (array%rank < 0) then
-      step = 0
-      if (size(x, 1) > 1) step(1) = distance(c_loc(x(1, 1)), c_loc(x(2, 1)))
-      if (size(x, 2) > 1) step(2) = distance(c_loc(x(1, 1)), c_loc(x(1, 2)))
-      call stride(array, size(x, 2), size(x, 1), step(2), step(1), step(1))
-    end if
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(1, [size(x, 2), size(x, 1)], 8, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_r64_3(x) result(array)
-    real(real64), intent(in), target :: x(:, :, :)
+    real(real64), pointer, intent(in) :: x(:, :, :)
     type(meshgrad_array) :: array
-    array = shaped(1, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
+    integer :: i(3)
+    integer(c_int64_t) :: step
+    i = lbound(x)
+    step = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) step = distance(c_loc(x(i(1), i(2), i(3))), c_loc(x(i(1) + 1, i(2), i(3))))
+    array = described(1, [size(x, 3), size(x, 2), size(x, 1)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i(1), i(2), i(3)))
   end function
 
   function numbers_int_1(x) result(array)
-    integer(int32), intent(in), target :: x(:)
+    integer(int32), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(2, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(2, [size(x)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_int_2(x) result(array)
-    integer(int32), intent(in), target :: x(:, :)
+    integer(int32), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(2, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(2, [size(x, 2), size(x, 1)], 4, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_int64_1(x) result(array)
-    integer(int64), intent(in), target :: x(:)
+    integer(int64), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(3, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(3, [size(x)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_int64_2(x) result(array)
-    integer(int64), intent(in), target :: x(:, :)
+    integer(int64), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(3, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(3, [size(x, 2), size(x, 1)], 8, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the

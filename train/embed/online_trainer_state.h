@@ -11,6 +11,7 @@
 #include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/embed/replay_buffer.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/precision.h>

@@ -6,8 +6,7 @@ module program_memory
   implicit none
   integer(c_int64_t) :: held = 0, most = 0
   integer, target :: context_number = 7
-  integer :: warnings = 0
-  character(:), allocatable :: warning
+  character(200) :: warning = ''
   interface
     function malloc(bytes) bind(c)
       import
@@ -51,7 +50,6 @@ contains
     logical, intent(in) :: is_warning
     character(*), intent(in) :: text
     if (.not. is_warning) return
-    warnings = warnings + 1
     warning = text
   end subroutine
 end module
@@ -157,7 +155,7 @@ contains
     call trainer%close()
     call trainer%open(runtime, config, dim=2, names=[name], components=[1])
     call make_frames(trainer, 1e-9_real64)
-    if (warnings /= 2 .or. index(warning, 'has varied by less than') == 0) error stop 'the log got other warnings'
+    if (index(warning, 'train.noise is 0.001, more than') == 0) error stop 'the log got other warnings'
     call trainer%close()
     call runtime%close()
     if (held /= 0) error stop 'memory of the program was kept'
@@ -195,12 +193,17 @@ contains
     call now%open(runtime, file)
     call use_predictor(now, saved)
     call predict_from_parts_with_gaps(now)
-    if (any(here /= saved)) error stop 'a predictor of a trainer is another than that of its file'
+    if (maxval(abs(here - saved)) > 0) error stop 'a predictor of a trainer is another than that of its file'
   end subroutine
 
   !> From parts with gaps, as from a copy without.
   subroutine predict_from_parts_with_gaps(predictor)
     type(meshgrad_predictor), intent(in) :: predictor
+    type :: node
+      real(real64) :: x, y
+      integer :: kind
+    end type
+    type(node), target :: solver_nodes(nodes)
     real(real64), target :: state(5, nodes), x(nodes), y(2*nodes), here(nodes), there(nodes), backwards(nodes)
     state = -1
     state(2:3, :) = xy
@@ -213,7 +216,8 @@ contains
     call predictor%set_field(name, numbers(state(5, :)))
     call predictor%predict(2)
     call predictor%get_field(name, numbers(state(5, :)))
-    if (any(state(5, :) /= here) .or. any(state([1, 4], :) /= -1)) error stop 'a part with gaps is read or written elsewhere'
+    if (maxval(abs(state(5, :) - here)) > 0 .or. maxval(abs(state([1, 4], :) + 1)) > 0) &
+      error stop 'a part with gaps is read or written elsewhere'
     call predictor%set_mesh(numbers(x, y(::2)), cells=numbers(triangles), status=status)
     call expect('without gaps')  ! distances that differ
     state(1, :) = x
@@ -222,7 +226,16 @@ contains
     call predictor%set_field(name, numbers(backwards(nodes:1:-1)))
     call predictor%predict(2)
     call predictor%get_field(name, numbers(there))
-    if (any(there /= here)) error stop 'components apart are read elsewhere'
+    if (maxval(abs(there - here)) > 0) error stop 'components apart are read elsewhere'
+    solver_nodes%y = u  ! of which gfortran gives other places: taken where they are, or refused
+    call predictor%set_field(name, numbers(solver_nodes%y), status)
+    if (status == meshgrad_ok) then
+      call predictor%predict(2)
+      call predictor%get_field(name, numbers(there))
+      if (maxval(abs(there - here)) > 0) error stop 'a component of a type is read elsewhere'
+    else
+      call expect('without gaps')
+    end if
     call predictor%set_mesh(numbers(xy), cells=numbers(triangles(::2, :)), status=status)
     call expect('a contiguous part')
   end subroutine

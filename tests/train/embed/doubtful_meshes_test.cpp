@@ -140,6 +140,7 @@ TEST_CASE("ghosts that are not where their owners are give a warning") {
   constexpr const char* kText = "is not where rank ";
   const Wave wave(6, 2, 0.3);
   for (const bool moved : {false, true}) {
+    std::vector<std::string> texts(2 * Wave::kRanks);
     test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
       Part part(wave, ranks.rank());
       if (moved && ranks.rank() == 1) part.positions.back() += 0.01f;
@@ -151,13 +152,16 @@ TEST_CASE("ghosts that are not where their owners are give a warning") {
         } else {
           trainer.set_mesh(part.arrays());
         }
-        const int64_t needed = moved && ranks.rank() == 1 ? 1 : 0;
-        if (noting.with(kText) != needed) throw std::runtime_error("other warnings");
-        if (needed == 1 &&
-            !contains(noting.warnings.back(), fmt::format("ghost {} ", part.ghost_owner.size() - 1)))
-          throw std::runtime_error(noting.warnings.back());
+        std::string& text = texts[static_cast<size_t>(2 * ranks.rank() + (predicts ? 1 : 0))];
+        for (const std::string& warning : noting.warnings)
+          if (contains(warning, kText)) text += warning;
       }
     });
+    const std::string last = fmt::format("ghost {} ", Part(wave, 1).ghost_owner.size() - 1);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      CAPTURE(texts[i]);
+      CHECK((moved && i / 2 == 1 ? contains(texts[i], last) : texts[i].empty()));
+    }
   }
 }
 
@@ -191,7 +195,7 @@ TEST_CASE("noise that does not fit the changes is a warning") {
     CHECK(count(1e-5f, 0.02, 5) == std::array<int64_t, 2>{0, 0});
     CHECK(count(1e4f, 0.02) == std::array<int64_t, 2>{0, 1});
     CHECK(count(1e-5f, 0.0) == std::array<int64_t, 2>{0, 0});
-    CHECK(count(1.0f, 0.02) == std::array<int64_t, 2>{0, 0});
+    CHECK(count(20.0f, 0.02) == std::array<int64_t, 2>{0, 0});
   }
 }
 

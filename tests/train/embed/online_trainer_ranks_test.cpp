@@ -67,8 +67,9 @@ std::vector<float> predicted(Runtime& runtime, const std::string& file) {
   return predicted(predictor);
 }
 
-TEST_CASE("predictors of trainers on several ranks are those of the file") {
+TEST_CASE("a predictor of a trainer on ranks is that of its file") {
   const test::ScratchDirectory scratch;
+  std::array<bool, 3> same{};
   test::on_ranks(3, [&](Ranks& ranks) {
     const std::string file = scratch.path / fmt::format("rank{}.safetensors", ranks.rank());
     Runtime runtime({.threads = 1});
@@ -78,9 +79,9 @@ TEST_CASE("predictors of trainers on several ranks are those of the file") {
     if (ranks.rank() == 1) append_frames(trainer, 7, 0.9);  // the others have not learned of these yet
     MeshPredictor now(trainer);
     trainer.save(file);
-    if (predicted(now) != predicted(runtime, file))
-      throw std::runtime_error("another model than in the file");
+    same[static_cast<size_t>(ranks.rank())] = predicted(now) == predicted(runtime, file);
   });
+  CHECK(same == std::array{true, true, true});
 }
 
 TEST_CASE("ranks with the same single sample train as one rank") {
