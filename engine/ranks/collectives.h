@@ -58,21 +58,25 @@ struct SlicesInFlight {
   Ranks::Exchange exchange;
 };
 template <class T>
-SlicesInFlight<T> start_reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation);
+[[gnu::visibility("default")]] SlicesInFlight<T> start_reduce_scatter(Ranks& ranks, std::span<T> values,
+                                                                      std::string_view operation);
 template <class T>
-void finish_reduce_scatter(Ranks& ranks, SlicesInFlight<T> flight);
+[[gnu::visibility("default")]] void finish_reduce_scatter(Ranks& ranks, SlicesInFlight<T> flight);
 
 /// Afterwards this rank's slice of `values` holds the sum of all ranks'; the rest is as it was. T: float,
 /// double, int64_t.
 template <class T>
-void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation);
+[[gnu::visibility("default")]] void reduce_scatter(Ranks& ranks, std::span<T> values,
+                                                   std::string_view operation);
 
 /// Afterwards `values` holds every rank's own slice.
 template <class T>
-void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation);
+[[gnu::visibility("default")]] void all_gather_slices(Ranks& ranks, std::span<T> values,
+                                                      std::string_view operation);
 /// The same without waiting: Ranks::wait.
 template <class T>
-Ranks::Exchange start_all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation);
+[[gnu::visibility("default")]] Ranks::Exchange start_all_gather_slices(Ranks& ranks, std::span<T> values,
+                                                                       std::string_view operation);
 
 /// Returns what `body` does, which exchanges messages: where it throws, this rank leaves.
 template <class Body>
@@ -87,7 +91,7 @@ auto or_leave(Ranks& ranks, Body&& body) {
 
 /// Afterwards `values` holds the sum of all ranks', the same bits on each. Sends 2 (n - 1) / n of the array.
 template <class T>
-void all_reduce(Ranks& ranks, std::span<T> values, std::string_view operation);
+[[gnu::visibility("default")]] void all_reduce(Ranks& ranks, std::span<T> values, std::string_view operation);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -275,11 +275,14 @@ bool same_blocks(const MemorySnapshot& snapshot, const std::vector<Allocation>& 
                     });
 }
 
-/// In a slab; or above free memory that could have held it; or else low.
-Placement placement_of(const MemorySnapshot& snapshot, const Allocation& allocation) {
+/// In a slab; or above free memory that could have held it; or else low. Of segments that cannot grow, whose
+/// order is not that of their addresses, only the allocation's own counts.
+Placement placement_of(const MemorySnapshot& snapshot, const Allocation& allocation, bool expandable) {
   const auto address = reinterpret_cast<int64_t>(allocation.storage->data());
   bool room_below = false;
   for (const MemorySnapshot::Segment& segment : snapshot.segments) {
+    const bool around = segment.address <= address && address < segment.address + segment.bytes;
+    if (!expandable && !around) continue;
     for (const MemorySnapshot::Block& block : segment.blocks) {
       if (block.address == address && block.small) return Placement::slab;
       room_below = room_below || (segment.stream == allocation.stream && block.address < address &&
@@ -323,7 +326,7 @@ TEST_CASE("100,000 random operations keep peaks and totals") {
       REQUIRE(same_blocks(snapshot, worker.allocations));
       REQUIRE_FALSE(worker.broken);
       if (worker.allocated != nullptr)
-        ++placed[static_cast<size_t>(placement_of(snapshot, *worker.allocated))];
+        ++placed[static_cast<size_t>(placement_of(snapshot, *worker.allocated, setting.expandable))];
     }
     CHECK(placed[static_cast<size_t>(Placement::low)] > 50);
     CHECK(placed[static_cast<size_t>(Placement::slab)] > 50);

@@ -102,6 +102,29 @@ TEST_CASE("holes: those below what is mapped count") {
   CHECK(heap.mapped_bytes() == kMiB);
 }
 
+TEST_CASE("memory comes from the oldest range that has room") {
+  BlockHeap heap;
+  for (const int64_t at : {kBase + 8 * kMiB, kBase}) {  // the second one lies lower
+    heap.add_range(at, 4 * kMiB);
+    heap.map(at, 4 * kMiB);
+  }
+  Block* const first = heap.allocate(3 * kMiB, 512, Placement::low);
+  CHECK(first->address == kBase + 8 * kMiB);
+  CHECK(heap.allocate(2 * kMiB, 512, Placement::low)->address == kBase);
+  CHECK(heap.allocate(kMiB, 512, Placement::low)->address == kBase + 11 * kMiB);
+  CHECK(heap.allocate_at(kBase + kMiB, kMiB) == nullptr);
+  CHECK(heap.allocate_at(kBase + 5 * kMiB, kMiB) == nullptr);  // in no range
+  Block* const third = heap.allocate_at(kBase + 3 * kMiB, kMiB);
+  REQUIRE(third != nullptr);
+  heap.free(first);
+  heap.free(third);
+  CHECK(heap.allocate(2 * kMiB, 512, Placement::high)->address == kBase + 2 * kMiB);
+  CHECK(heap.unused_mappings().empty());
+  heap.add_range(kBase + 16 * kMiB, 4 * kMiB);
+  CHECK(heap.plan_growth(4 * kMiB, 512, Placement::low, kMiB).address == kBase + 16 * kMiB);
+  CHECK_THROWS_AS(heap.map(kBase + 6 * kMiB, kMiB), InternalError);
+}
+
 TEST_CASE("a slab is set apart while something in it is used") {
   BlockHeap heap;
   heap.add_range(kBase, 16 * kMiB);

@@ -13,6 +13,8 @@ int64_t MemoryData::add_mesh(std::string_view name, std::span<const float> posit
                              std::span<const int32_t> node_type, CellKind kind,
                              std::span<const int32_t> cells) {
   const auto nodes = static_cast<int64_t>(node_type.size());
+  if (in_parts && cells.empty())
+    return add(name, positions, node_type, directed_edges({}, {}, nodes, name).edges);
   return add(name, positions, node_type, edges_from_cells(cells, kind, nodes, name));
 }
 
@@ -21,8 +23,8 @@ int64_t MemoryData::add_mesh(std::string_view name, std::span<const float> posit
                              std::span<const int32_t> second) {
   const auto nodes = static_cast<int64_t>(node_type.size());
   return add(name, positions, node_type,
-             directed ? directed_edges(first, second, nodes, name).edges
-                      : edges_from_pairs(first, second, nodes, name));
+             directed || (in_parts && first.empty()) ? directed_edges(first, second, nodes, name).edges
+                                                     : edges_from_pairs(first, second, nodes, name));
 }
 
 int64_t MemoryData::add(std::string_view name, std::span<const float> positions,

@@ -28,6 +28,7 @@ struct MemoryTrajectory {
 struct MemoryData {
   int dim = 0;            ///< 0: graphs without positions
   bool directed = false;  ///< connections that are added are kept as they are
+  bool in_parts = false;  ///< meshes that are added are a rank's parts: without connections, too
   double dt = 0;          ///< seconds between frames; 0 when unknown
   int64_t node_types = 1;
   MeshEdgeOptions edge_options = {};  ///< of the meshes that are added from then on
@@ -37,7 +38,8 @@ struct MemoryData {
   std::vector<MemoryTrajectory> trajectories;  ///< grouped by split
 
   /// Adds a mesh and returns its number. Throws DataError naming `name` unless positions are [nodes, dim],
-  /// there is an edge (or edges are directed), and every node number and node type exists.
+  /// there is an edge (or edges are directed, or none is given for a part), and every node number and node
+  /// type exists.
   int64_t add_mesh(std::string_view name, std::span<const float> positions,
                    std::span<const int32_t> node_type, CellKind kind, std::span<const int32_t> cells);
   /// Likewise with the connections (first[i], second[i]) instead of cells: from first to second where edges

@@ -58,10 +58,23 @@ Device device_of(const Runtime& runtime, const meshgrad_array& array, const char
                          "copy it to the host, or make the runtime with device = \"cuda\"");
 }
 
+constexpr int32_t kMostColumns = 1 << 20;  // of a strided array
+
+int32_t strided_columns(const meshgrad_array& array) {
+  const int32_t columns = array.rank - MESHGRAD_STRIDED;
+  return array.rank > MESHGRAD_STRIDED && columns <= kMostColumns ? columns : 0;
+}
+
+void check_data(const meshgrad_array& array, uint64_t elements, const char* what) {
+  if (elements > 0 && array.data == nullptr) throw invalid_argument(what, "data", "a null pointer");
+}
+
 size_t elements_of(const meshgrad_array& array, const char* what) {
   if (array.rank < 1 || array.rank > 3) {
     throw invalid_argument(what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
-                           "set rank and shape; in Fortran pass a whole array, or a contiguous part");
+                           "set rank and shape; gaps are for fields and positions: rows of one stride below "
+                           "2 GiB, in Fortran of "
+                           "rank 1 or 2 and no component of a derived type");
   }
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < array.rank; ++axis) {
@@ -70,8 +83,25 @@ size_t elements_of(const meshgrad_array& array, const char* what) {
         elements > (uint64_t{1} << 48U))
       throw invalid_argument(what, "extents of 0 or more that fit in memory", fmt::format("{}", extent));
   }
-  if (elements > 0 && array.data == nullptr) throw invalid_argument(what, "data", "a null pointer");
+  check_data(array, elements, what);
   return elements;
+}
+
+/// Rows of a strided array. What it reaches cannot be checked.
+size_t strided_rows_of(const meshgrad_array& array, const char* what) {
+  const int64_t rows = array.shape[0];
+  if (rows < 0 || rows > INT32_MAX || (rows > 1 && array.row_bytes == 0)) {
+    throw invalid_argument(what, "0 to 2147483647 rows, and from each to the next row_bytes other than 0",
+                           fmt::format("{} rows, {} bytes", rows, array.row_bytes),
+                           "make it by meshgrad_strided or meshgrad_components");
+  }
+  if (array.device != MESHGRAD_CPU) {
+    throw invalid_argument(what, "an array without gaps, in a device's memory",
+                           fmt::format("{} bytes from row to row", array.row_bytes),
+                           "copy it there to one without, or to the host");
+  }
+  check_data(array, static_cast<uint64_t>(rows), what);
+  return static_cast<size_t>(rows);
 }
 
 Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
@@ -85,11 +115,18 @@ Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const 
 /// Numbers or WritableNumbers, of Floats = float or const float.
 template <class Array, class Floats, class Doubles>
 Array array_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  const bool single = array.dtype == MESHGRAD_F32;
+  if (!single && array.dtype != MESHGRAD_F64) throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
   const Device device = device_of(runtime, array, what);
+  if (const int32_t columns = strided_columns(array); columns > 0) {
+    const size_t rows = strided_rows_of(array, what);
+    const Strides strides{static_cast<size_t>(columns), array.row_bytes, array.shape[1], array.shape[2]};
+    if (single) return StridedArray<Floats>{static_cast<Floats*>(array.data), rows, strides};
+    return StridedArray<Doubles>{static_cast<Doubles*>(array.data), rows, strides};
+  }
   const size_t elements = elements_of(array, what);
-  if (array.dtype == MESHGRAD_F32) return {std::span(static_cast<Floats*>(array.data), elements), device};
-  if (array.dtype == MESHGRAD_F64) return {std::span(static_cast<Doubles*>(array.data), elements), device};
-  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+  if (single) return {std::span(static_cast<Floats*>(array.data), elements), device};
+  return {std::span(static_cast<Doubles*>(array.data), elements), device};
 }
 
 /// Nothing for structures that cannot be read.
@@ -143,7 +180,8 @@ WritableNumbers writable_numbers_of(const Runtime& runtime, const meshgrad_array
 }
 
 void check_columns(const meshgrad_array& array, int64_t columns, const char* what) {
-  const int64_t last = array.rank >= 1 && array.rank <= 3 ? array.shape[array.rank - 1] : columns;
+  int64_t last = array.rank >= 1 && array.rank <= 3 ? array.shape[array.rank - 1] : columns;
+  if (const int32_t strided = strided_columns(array); strided > 0) last = strided;
   if (array.rank < 2 || columns == 0 || last == columns) return;
   throw invalid_argument(what, fmt::format("{} columns: the last extent", columns), fmt::format("{}", last),
                          "give rows one after another; in Fortran the components are the first extent");
@@ -166,6 +204,12 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
     arrays.positions = numbers_of(runtime, mesh.positions, "mesh: positions");
     const auto nodes = static_cast<int64_t>(arrays.positions.size()) / dim;
     if (mesh.node_type.rank != 0) arrays.node_type = integers_of(runtime, mesh.node_type, "mesh: node_type");
+    if (mesh.cells.rank != 0 && mesh.edges.rank != 0) {
+      throw invalid_argument(
+          "mesh", "cells or edges, not both",
+          fmt::format("cells of rank {} and edges of rank {}", mesh.cells.rank, mesh.edges.rank),
+          "leave the edges out: those of cells are found");
+    }
     if (mesh.cells.rank == 2) {
       arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, nodes, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));
@@ -202,8 +246,10 @@ void Meshes::read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_
     const std::optional<bool> parts = are_parts(meshes, count);
     if (!parts) runtime.ranks.leave();
     if (parts && *parts) {
+      const std::array<int32_t, 1> owner{};
       MeshArrays refused;
       refused.in_parts = true;
+      refused.ghost_owner = owner;  // a ghost without a number
       try {
         set({&refused, 1});
       } catch (...) {  // the caller gets the reason instead

@@ -7,6 +7,7 @@
 #include <meshgrad/train/embed/arrays.h>
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
+#include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/embed/own_process.h>
 
 #include <algorithm>
@@ -20,6 +21,33 @@ struct meshgrad_runtime {
   meshgrad::Runtime runtime;
   meshgrad::Ranks ranks;  // of the communicator, or this process alone
   meshgrad::OwnProcess process{runtime, ranks};
+  int users = 0;       // handles made from it
+  bool ended = false;  // by the host; then it lasts until the last of them is destroyed
+};
+
+namespace meshgrad::c {
+
+/// A runtime that a handle was made from.
+class RuntimeUse {
+ public:
+  explicit RuntimeUse(meshgrad_runtime& runtime) : runtime_(runtime) { ++runtime_.users; }
+  ~RuntimeUse() {
+    if (--runtime_.users == 0 && runtime_.ended) meshgrad_runtime_destroy(&runtime_);
+  }
+  RuntimeUse(const RuntimeUse&) = delete;
+  RuntimeUse& operator=(const RuntimeUse&) = delete;
+  operator meshgrad_runtime&() const { return runtime_; }
+  meshgrad_runtime* operator->() const { return &runtime_; }
+
+ private:
+  meshgrad_runtime& runtime_;
+};
+
+}  // namespace meshgrad::c
+
+struct meshgrad_trainer {
+  meshgrad::c::RuntimeUse runtime;  // ends last
+  meshgrad::OnlineTrainer trainer;
 };
 
 namespace meshgrad::c {
@@ -70,6 +98,8 @@ void initialise(Structure* to, size_t size, const Structure& defaults) noexcept 
   std::memcpy(static_cast<void*>(to), &defaults, std::min(size, sizeof(Structure)));
   to->size = size;
 }
+
+static_assert(sizeof(meshgrad_array) == 48, "the size of version 0.1.0, which never changes");
 
 /// An array as C++ takes it. Throw InvalidArgument naming `what` for another dtype, rank or device than can
 /// be, and without data.

@@ -11,8 +11,8 @@
 
 struct meshgrad_predictor {
   std::unique_ptr<meshgrad_runtime> own;  // of meshgrad_predictor_open
+  meshgrad::c::RuntimeUse runtime;
   meshgrad::MeshPredictor predictor;
-  meshgrad_runtime& runtime;
 };
 
 namespace meshgrad::c {
@@ -37,7 +37,7 @@ int set_values(meshgrad_predictor* predictor, const char* name, const meshgrad_a
     MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    set(ours, numbers_of(predictor->runtime.runtime, *values, name));
+    set(ours, numbers_of(predictor->runtime->runtime, *values, name));
   });
 }
 
@@ -49,7 +49,7 @@ int get_values(const meshgrad_predictor* predictor, const char* name, const mesh
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    get(ours, writable_numbers_of(predictor->runtime.runtime, *values, name));
+    get(ours, writable_numbers_of(predictor->runtime->runtime, *values, name));
   });
 }
 
@@ -65,7 +65,16 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     *predictor = new meshgrad_predictor{
-        nullptr, MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on};
+        nullptr, RuntimeUse(on), MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks)};
+  });
+}
+
+int meshgrad_predictor_create_from_trainer(const meshgrad_trainer* trainer, meshgrad_predictor** predictor) {
+  return guarded([&] {
+    given(predictor, "meshgrad_predictor_create_from_trainer: predictor") = nullptr;
+    const meshgrad_trainer& from = given(trainer, "trainer");
+    meshgrad_runtime& on = from.runtime;
+    *predictor = new meshgrad_predictor{nullptr, RuntimeUse(on), MeshPredictor(from.trainer)};
   });
 }
 
@@ -74,8 +83,8 @@ int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predict
     given(predictor, "meshgrad_predictor_open: predictor") = nullptr;
     auto own = std::make_unique<meshgrad_runtime>();
     meshgrad_runtime& on = *own;
-    *predictor = new meshgrad_predictor{std::move(own),
-                                        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint")), on};
+    *predictor = new meshgrad_predictor{std::move(own), RuntimeUse(on),
+                                        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"))};
   });
 }
 
@@ -223,6 +232,6 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     check_columns(given(values, "gradient of positions"), ours.dim(), "gradient of positions");
     ours.get_position_gradient(
-        writable_numbers_of(predictor->runtime.runtime, *values, "gradient of positions"), mesh);
+        writable_numbers_of(predictor->runtime->runtime, *values, "gradient of positions"), mesh);
   });
 }

@@ -73,6 +73,8 @@ int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_ru
 
 void meshgrad_runtime_destroy(meshgrad_runtime* runtime) {
   if (runtime == nullptr || runtime->process.left_behind()) return;
+  runtime->ended = true;
+  if (runtime->users > 0) return;
   guarded([&] { runtime->ranks.finish(); });
   delete runtime;
 }

@@ -6,11 +6,6 @@
 
 #include <functional>
 
-struct meshgrad_trainer {
-  meshgrad::OnlineTrainer trainer;
-  meshgrad_runtime& runtime;
-};
-
 namespace meshgrad::c {
 namespace {
 
@@ -82,7 +77,7 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
       config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
                             "meshgrad_trainer_options: config");
     });
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on};
+    *trainer = new meshgrad_trainer{RuntimeUse(on), OnlineTrainer(on.runtime, config, ours, &on.ranks)};
   });
 }
 
@@ -91,7 +86,7 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     or_refuse_on_ranks(on.ranks, [&] { given(path, "path"); });
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, path, &on.ranks), on};
+    *trainer = new meshgrad_trainer{RuntimeUse(on), OnlineTrainer(on.runtime, path, &on.ranks)};
   });
 }
 
@@ -110,7 +105,7 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     ours.forget_field(&given(name, "name"));  // where the values are refused it has none
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
-    ours.set_field(name, numbers_of(trainer->runtime.runtime, *values, name));
+    ours.set_field(name, numbers_of(trainer->runtime->runtime, *values, name));
   });
 }
 

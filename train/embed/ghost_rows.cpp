@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <utility>
@@ -102,6 +103,13 @@ void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numb
 /// This rank's part of the union of meshes; given[i] is of the mesh with index i.
 Part make_given_part(std::span<const GivenPart* const> given, std::span<const MeshView> meshes,
                      std::span<const SortedEdges> edges, Ranks& ranks) {
+  int64_t own_edges = 0;
+  for (const SortedEdges& set : edges) own_edges += std::ssize(set.senders);
+  const std::vector<int64_t> all_edges = all_gather(ranks, own_edges, "edges of parts");
+  if (std::ranges::count(all_edges, 0) == ranks.size()) {
+    throw data_error("mesh in parts", "a mesh with at least one edge", "no edge on any rank",
+                     "give each rank every cell or edge that has one of its own nodes");
+  }
   std::vector<int32_t> owners;
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < meshes.size(); ++i) {
@@ -220,6 +228,27 @@ void GhostRows::add(Ranks& ranks, std::span<double> values, size_t width) const 
   visit_rows<double>(sent_, incoming, values, width, [](std::span<const double> from, std::span<double> to) {
     std::ranges::transform(from, to, to.begin(), std::plus<>());
   });
+}
+
+std::string ghost_place_warning(Ranks& ranks, const GhostRows& rows, const GivenPart& part,
+                                const Numbers& positions, int dim) {
+  const auto width = static_cast<size_t>(dim);
+  std::vector<double> there;
+  for (size_t i = 0; i < positions.size(); ++i) there.push_back(positions[i]);
+  rows.fill(ranks, std::span(there), width);
+  double size = 0;
+  for (size_t i = width; i < positions.size(); ++i)
+    size = std::max(size, std::abs(positions[i] - positions[i % width]));
+  const size_t first = static_cast<size_t>(rows.owned()) * width;
+  for (size_t i = first; i < positions.size(); ++i) {
+    if (std::abs(positions[i] - there[i]) <= 1e-5 * size) continue;
+    const size_t ghost = (i - first) / width;
+    return fmt::format(
+        "mesh in parts: ghost {} is not where rank {}, which owns it, has the node; edges to it follow the "
+        "ghost's position here, and the owner's there",
+        ghost, part.ghost_owner[ghost]);
+  }
+  return {};
 }
 
 }  // namespace meshgrad

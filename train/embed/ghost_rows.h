@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -56,5 +57,10 @@ class GhostRows {
   std::vector<std::vector<int64_t>> sent_;    // by rank: own nodes that it needs
   std::vector<std::vector<int64_t>> ghosts_;  // by rank: ghost nodes that it owns, in the order of its list
 };
+
+/// A warning of the first ghost that is elsewhere than its owner has the node, by more than 1e-5 of the size
+/// of this rank's part; empty: none is. Collective.
+std::string ghost_place_warning(Ranks& ranks, const GhostRows& rows, const GivenPart& part,
+                                const Numbers& positions, int dim);
 
 }  // namespace meshgrad

@@ -5,12 +5,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 namespace meshgrad {
 std::vector<double> far_origin(const Numbers& positions, int dim) {
-  const std::span<const double> wide = positions.doubles();
+  if (!positions.wide()) return {};
+  std::vector<double> gathered;
+  if (positions.has_gaps())
+    for (size_t i = 0; i < positions.size(); ++i) gathered.push_back(positions[i]);
+  const std::span<const double> wide = positions.has_gaps() ? gathered : positions.doubles();
   if (wide.empty() || !are_coarse_positions(wide, dim)) return {};
   const std::array<double, 3> origin = origin_for(wide, dim);
   return {origin.begin(), origin.begin() + dim};
@@ -37,8 +42,20 @@ void check_finite(std::string_view where, const Numbers& values, int64_t columns
   }
 }
 
+std::string no_lengths_warning(const MeshView& mesh) {
+  const auto dim = static_cast<size_t>(mesh.dim);
+  for (size_t e = 0; e < mesh.senders.size(); ++e) {
+    const auto a = static_cast<size_t>(mesh.senders[e]), b = static_cast<size_t>(mesh.receivers[e]);
+    if (!std::ranges::equal(mesh.positions.subspan(a * dim, dim), mesh.positions.subspan(b * dim, dim)))
+      return {};
+  }
+  if (mesh.senders.empty()) return {};
+  return "mesh: positions are the same at both ends of every edge, so the model sees no distances: look for "
+         "positions that were never set";
+}
+
 std::span<const float> HeldNumbers::read() {
-  if (!values_.wide() && offset_.empty()) return values_.floats();
+  if (!values_.wide() && !values_.has_gaps() && offset_.empty()) return values_.floats();
   rounded_.resize(values_.size());
   round_to(rounded_, values_, offset_);
   return rounded_;

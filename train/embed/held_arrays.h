@@ -24,8 +24,11 @@ std::vector<double> far_origin(const Numbers& positions, int dim);
 void check_finite(std::string_view where, const Numbers& values, int64_t columns, std::string_view fix,
                   const std::function<bool(int64_t row)>& reads = {});
 
-/// Numbers on the host that stay borrowed. f32 without an offset is read where it is, others from a rounded
-/// copy.
+/// A warning of a mesh whose edges all have the length 0; empty where one has another.
+std::string no_lengths_warning(const MeshView& mesh);
+
+/// Numbers on the host that stay borrowed. f32 without an offset or gaps is read where it is, others from a
+/// rounded copy.
 class HeldNumbers {
  public:
   /// Others from now on, in the room of those before; `copies` has them where they are copies of the
@@ -57,6 +60,8 @@ class HeldMesh {
   HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& mesh, std::string_view name);
   /// From the device, where they live there. Throws DataError for one that is not finite.
   void fetch_positions() const;
+  /// On the host, as they were given.
+  const Numbers& positions() const { return positions_.values(); }
   /// Reads the positions again, which were fetched.
   void read_positions() { positions_.read(); }
 

@@ -22,6 +22,33 @@ size_t size_in_bytes(const auto& array) {
   return array.size() * (array.wide() ? sizeof(double) : sizeof(float));
 }
 
+void check_one_kind(const MeshArrays& mesh) {
+  const bool edges = !mesh.first.empty() || !mesh.second.empty();
+  if (edges && (mesh.nodes_per_cell != 0 || !mesh.cells.empty())) {
+    throw invalid_argument(
+        "mesh", "cells or edges, not both",
+        fmt::format("{} nodes a cell, and {} edges", mesh.nodes_per_cell, mesh.first.size()),
+        "leave the edges out: those of cells are found");
+  }
+  if (mesh.nodes_per_cell == 0 && !mesh.cells.empty()) {
+    throw invalid_argument("mesh: nodes_per_cell", "the number of nodes of each cell", "0",
+                           "set it to 3, 4 or 8");
+  }
+}
+
+/// Cells may repeat a node, as in [a, b, c, c], but none has a single one.
+void check_cells(const MeshArrays& mesh) {
+  const std::span<const int32_t> cells = mesh.cells.values();
+  const auto width = static_cast<size_t>(std::max(mesh.nodes_per_cell, 0));
+  for (size_t row = 0; width > 0 && (row + 1) * width <= cells.size(); ++row) {
+    const auto nodes = cells.subspan(row * width, width);
+    if (std::ranges::count(nodes, nodes.front()) != std::ssize(nodes)) continue;
+    throw data_error(fmt::format("mesh: cells, row {}", row), "a cell of several nodes",
+                     fmt::format("the same node {} times", width),
+                     "look for cells that were never set; a cell with fewer nodes repeats its last");
+  }
+}
+
 }  // namespace
 
 int32_t int32_of(int64_t value, std::string_view what, int64_t row) {
@@ -45,11 +72,13 @@ HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device,
 }
 
 Numbers HostCopies::room_for(const Numbers& values, std::string_view what) {
+  if (values.has_gaps()) return values;  // on the host
   Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }
 
 WritableNumbers HostCopies::room_for(const WritableNumbers& values, std::string_view what) {
+  if (values.has_gaps()) return values;
   Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }
@@ -83,9 +112,11 @@ MeshArrays HostCopies::read(MeshArrays mesh) {
 }
 
 MeshArrays HostCopies::read_connections(MeshArrays mesh) {
+  check_one_kind(mesh);
   mesh.cells = read(mesh.cells, "mesh: cells", mesh.nodes_per_cell);
   mesh.first = read(mesh.first, "mesh: edges");
   mesh.second = read(mesh.second, "mesh: edges");
+  check_cells(mesh);
   mesh.ghost_owner = read(mesh.ghost_owner, "mesh: ghost_owner");
   mesh.ghost_number = read(mesh.ghost_number, "mesh: ghost_number");
   return mesh;

@@ -4,10 +4,6 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
-#include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/run/checkpoint.h>
-#include <meshgrad/train/learn/run/make_model.h>
-#include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/upload.h>
 
 #include <fmt/format.h>
@@ -17,55 +13,6 @@
 #include <utility>
 
 namespace meshgrad {
-namespace {
-
-namespace fs = std::filesystem;
-
-TrainingData described_data(const fs::path& checkpoint) {
-  const TaskName task = checkpoint_config(checkpoint).task.name;
-  if (!find_key("data.node_types")->applies_to(task)) {
-    throw config_error("task.name", "a checkpoint of a task on meshes", toml_quoted(name_of(task)),
-                       "evaluate it with meshgrad evaluate");
-  }
-  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
-  throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
-                   "a checkpoint of an earlier version",
-                   "train one more step: raise train.steps by 1 and run meshgrad train --resume");
-}
-
-std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config& config) {
-  auto data = std::make_shared<MemoryData>();
-  data->dim = trained.dim;
-  data->edge_options = edge_options(config.data);
-  data->dt = trained.dt;
-  data->node_types = config.data.node_types;
-  data->fields = trained.fields;
-  data->splits = {{.name = "train", .first = 0, .count = 0}};
-  return data;
-}
-
-}  // namespace
-
-MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* with)
-    : runtime(own),
-      ranks(with == nullptr ? alone : *with),
-      process(runtime, ranks),
-      config(checkpoint_config(checkpoint)),
-      trained(described_data(checkpoint)),
-      data(empty_data(trained, config)),
-      task(make_task(config, Dataset::over(data))),
-      model(make_model(config.model, task.sizes())),
-      normalizers(task.online_normalizers()) {
-  check_precision(runtime.device(), config.precision);
-  model.parameters.allocate(runtime, config.precision, 0);
-  model.parameters.release_gradients();
-  load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
-  for (const FieldSelection::Input& input : fields().inputs) inputs.push_back(input.field);
-  const auto& position = fields().world_position;
-  if (position && std::ranges::find(inputs, position->field.name, &FieldInfo::name) == inputs.end())
-    inputs.push_back(position->field);
-  targets = fields().targets;
-}
 
 std::vector<double> MeshPredictor::Loaded::offset_of(const std::string& field) const {
   const auto found = trained.offsets.find(field);
@@ -123,33 +70,6 @@ int64_t MeshPredictor::Loaded::frames_before(size_t target) const {
   return config.data.history - (second ? 0 : 1);
 }
 
-void MeshPredictor::Loaded::check_all_set() const {
-  const auto missing = [](const std::string& name, size_t mesh, const std::string& which) {
-    return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
-                            fmt::format("values{}", which), "none", "call set_field before predict");
-  };
-  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
-    for (size_t i = 0; i < data->fields.size(); ++i) {
-      const std::string& name = data->fields[i].name;
-      if (const auto target = target_at(name)) {
-        if (!fields().over_time) continue;
-        if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
-        for (size_t age = 0; std::cmp_less(age, frames_before(target->first)); ++age) {
-          if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
-          const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
-          throw missing(name, mesh, " " + steps + " before (set_previous_field)");
-        }
-      } else if (!meshes[mesh].given[i].given()) {
-        throw missing(name, mesh, "");
-      }
-    }
-    for (size_t k = 0; k < known_changes().size(); ++k) {
-      if (meshes[mesh].set_next[k] == 0)
-        throw missing(known_changes()[k].field.name, mesh, " one step after (set_next_field)");
-    }
-  }
-}
-
 void MeshPredictor::Loaded::upload() {
   const Stream& stream = runtime.stream();
   if (in_parts && !uploaded) write_part(written, *in_parts->part, in_parts->staged);
@@ -185,12 +105,11 @@ void MeshPredictor::Loaded::step() {
     const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
     task.mesh().advance(view, rows, normalizers, scratch, meshes[i].state);
     move_kinematic(i);
+    std::ranges::fill(meshes[i].set_now, uint8_t{1});
   }
   if (step) recorded.emplace_back(std::move(*step));
 }
 
-MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(runtime, checkpoint, ranks).release()) {}
 MeshPredictor::~MeshPredictor() = default;
 MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
 MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;
@@ -208,7 +127,7 @@ const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().t
 int64_t MeshPredictor::earlier_frames() const { return loaded().earlier(); }
 
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
-  Held held{.data = empty_data(trained, config)};
+  Held held{.data = empty_data()};
   held.data->splits.front().count = std::ssize(arrays);
   const auto width = static_cast<size_t>(fields().outputs);
   for (size_t i = 0; i < arrays.size(); ++i) {
@@ -224,6 +143,7 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
                              "meshes in parts", "set the whole mesh, on one process");
     }
     HostCopies ghosts(runtime);
+    held.data->in_parts = arrays[i].in_parts;
     if (arrays[i].in_parts) held.given.push_back(given_part(ghosts.read_connections(arrays[i]), dim()));
     HeldMesh mesh(runtime, *held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;
@@ -265,7 +185,8 @@ void MeshPredictor::Loaded::use(Held held) {
           .world_edges = world_room(config.data, held.all.nodes),
           .graphs = std::ssize(data->meshes)};
   write_union(held.given.empty());
-  if (!held.given.empty()) make_parts(std::move(held.given));
+  if (!held.given.empty()) make_parts(std::move(held.given), held.meshes);
+  for (const MemoryMesh& mesh : data->meshes) warn(no_lengths_warning(mesh.view));
   meshes = std::move(held.meshes);
   drop_steps();
   if (!moves()) write_edges(states_now());
@@ -294,12 +215,13 @@ StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes, const StoragePtr&
   return runtime.stream().on_gpu() ? device_batch_memory(runtime, bytes) : on_host;
 }
 
-void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
+void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given, const std::deque<MeshState>& of) {
   std::vector<MeshView> views;
   std::vector<GhostRows> ghosts;
   for (const MemoryMesh& mesh : data->meshes) {
-    const GivenPart& part = given[views.size()];
-    ghosts.emplace_back(ranks, part.owned(mesh.view), part);
+    const size_t i = views.size();
+    ghosts.emplace_back(ranks, given[i].owned(mesh.view), given[i]);
+    warn(ghost_place_warning(ranks, ghosts.back(), given[i], of[i].mesh.positions(), dim()));
     views.push_back(mesh.view);
   }
   in_parts = std::make_unique<PredictedParts>(
@@ -450,6 +372,10 @@ void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int
   const auto [index, column] = s.known_target(name);
   const FieldInfo& field = targets()[index];
   s.check_size(field, values.size(), mesh);
+  if (on.set_now[index] == 0 && values.size() > 0) {
+    throw invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, field.name), "values",
+                           "none", "call set_field or predict before get_field");
+  }
   const auto width = static_cast<size_t>(s.fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   const auto offset = s.trained.offsets.find(field.name);

@@ -15,6 +15,11 @@
 namespace meshgrad {
 
 struct Config;
+struct Model;
+struct ModelSizes;
+struct Normalizers;
+struct OnlineOptions;
+class OnlineTrainer;
 class Ranks;
 class Runtime;
 
@@ -30,6 +35,18 @@ class MeshPredictor {
   /// set_mesh, set_meshes, predict, record_steps and backward are collective: all ranks call them in the same
   /// order.
   MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint, Ranks* ranks = nullptr);
+  /// Of the trainer's weights and normalisers as they are now, which are copied, on its runtime and ranks:
+  /// the bits of OnlineTrainer::save and the constructor above, without a file. Later steps of the trainer do
+  /// not change it, and the trainer may end before it. With ranks it is collective, as save. Throws as the
+  /// one above.
+  explicit MeshPredictor(const OnlineTrainer& trainer);
+  /// With a model of the program's own, from mesh_model_sizes' inputs to its outputs, both normalised, and
+  /// the normalisers of these. Of `config` count task, data (but no file) and precision, in which the
+  /// parameters are stored; of `options` dim, dt and fields. The parameters are shared: the next prediction
+  /// sees what is written to them. Throws ConfigError, and InvalidArgument for a model without memory and
+  /// normalisers of other widths; predict() throws it for a model of other inputs.
+  MeshPredictor(Runtime& runtime, const Config& config, const OnlineOptions& options, Model model,
+                const Normalizers& normalizers, Ranks* ranks = nullptr);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;
   MeshPredictor& operator=(MeshPredictor&&) noexcept;
@@ -73,7 +90,8 @@ class MeshPredictor {
   /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
   /// Returns when the result is there. Throws InvalidArgument when a field is not set.
   void predict(int64_t steps = 1);
-  /// A target as it stands now, [nodes, components].
+  /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
+  /// predicted.
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
 
   // Gradients of a scalar J of the predicted fields: the adjoint of predict(). They pass through the model,
@@ -120,6 +138,11 @@ class MeshPredictor {
   Loaded& loaded() const;
   std::unique_ptr<Loaded, Delete> loaded_;
 };
+
+/// What the model of a configuration on these fields takes and gives: node features (the inputs, each
+/// data.history times, and the one-hot of node types), edge features (relative positions and their lengths),
+/// targets. Throws ConfigError for fields that are missing.
+ModelSizes mesh_model_sizes(const Config& config, const OnlineOptions& options);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -35,6 +35,35 @@ void MeshPredictor::Loaded::check_values(const FieldInfo& field, const Numbers& 
                });
 }
 
+void MeshPredictor::Loaded::check_all_set() const {
+  const auto missing = [](const std::string& name, size_t mesh, const std::string& which) {
+    return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
+                            fmt::format("values{}", which), "none", "call set_field before predict");
+  };
+  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+    const bool no_nodes = data->meshes[mesh].view.nodes == 0;  // of a part
+    for (size_t i = 0; i < data->fields.size(); ++i) {
+      const std::string& name = data->fields[i].name;
+      if (no_nodes && data->fields[i].on == FieldOn::node) continue;
+      if (const auto target = target_at(name)) {
+        if (!fields().over_time) continue;
+        if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
+        for (size_t age = 0; std::cmp_less(age, frames_before(target->first)); ++age) {
+          if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
+          const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
+          throw missing(name, mesh, " " + steps + " before (set_previous_field)");
+        }
+      } else if (!meshes[mesh].given[i].given()) {
+        throw missing(name, mesh, "");
+      }
+    }
+    for (size_t k = 0; k < known_changes().size(); ++k) {
+      if (meshes[mesh].set_next[k] == 0 && !no_nodes)
+        throw missing(known_changes()[k].field.name, mesh, " one step after (set_next_field)");
+    }
+  }
+}
+
 void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
                                        std::span<float> to, bool boundary) {
   const auto [index, column] = known_target(name);

@@ -83,7 +83,13 @@ struct MeshPredictor::Loaded {
   bool recording = false;
   std::vector<Recorded> recorded;
 
-  Loaded(Runtime& own, const std::filesystem::path& checkpoint, Ranks* with);
+  /// `load` gives it the model and the normalisers, which are empty.
+  Loaded(Runtime& own, Ranks* with, Config given, TrainingData trained_on,
+         const std::function<void(Loaded&)>& load);
+  /// With memory for its parameters.
+  void make_model_of_config();
+  /// Data without meshes.
+  std::shared_ptr<MemoryData> empty_data() const;
   /// What the model reads and predicts.
   const FieldSelection& fields() const { return task.mesh().fields; }
   const WorldEdgeSearch& world() const { return task.mesh().world; }
@@ -119,7 +125,11 @@ struct MeshPredictor::Loaded {
   Held hold(std::span<const MeshArrays> arrays) const;
   void use(Held held);
   void write_union(bool whole);
-  void make_parts(std::vector<GivenPart> given);
+  void make_parts(std::vector<GivenPart> given, const std::deque<MeshState>& of);
+  /// Unless empty, and once.
+  void warn(const std::string& text) {
+    if (!text.empty()) runtime.log_once(LogLevel::warning, text);
+  }
   /// On the CPU `on_host` itself.
   StoragePtr device_memory(int64_t bytes, const StoragePtr& on_host) const;
   void fill_ghosts();

@@ -3,8 +3,10 @@
 !! docs/embedding.md is the guide; meshgrad.h says what each call does.
 !!
 !! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
-!! borrowed: declare them `target`, and pass whole arrays or contiguous parts; a part with gaps is refused. The
-!! components of a field are its first extent: velocity(2, nodes). Node numbers start at 1. Trailing blanks of names,
+!! borrowed: they are `target` or pointers. The components of a field are its first extent: velocity(2, nodes); where they
+!! are arrays of their own, numbers(u, v) or numbers(u, v, w) is the field. Fields and positions may be parts with
+!! gaps, of rank 1 or 2, such as velocity(1:2, :), but no components of arrays of derived types; cells, edges and node
+!! types have no gaps. Node numbers start at 1. Trailing blanks of names,
 !! paths and texts do not count.
 !!
 !! A runtime, predictor or trainer is closed where its variable ends, and cannot be assigned to another variable.
@@ -30,7 +32,7 @@ module meshgrad
     type(c_ptr) :: data = c_null_ptr
     integer(c_int32_t) :: dtype = 0, rank = 0
     integer(c_int64_t) :: extents(3) = 0
-    integer(c_int32_t) :: device = 0
+    integer(c_int32_t) :: device = 0, row_bytes = 0
   end type
 
   !> meshgrad_mesh of meshgrad.h.
@@ -59,13 +61,41 @@ module meshgrad
   !> An array as meshgrad takes it.
   interface numbers
     module procedure numbers_r32_1, numbers_r32_2, numbers_r32_3, numbers_r64_1, numbers_r64_2, numbers_r64_3, &
-      numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2
+      numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2, numbers_r32_apart, numbers_r64_apart
   end interface
+
+  !> The procedures of a program that runtime%open takes.
+  abstract interface
+    !> Receives a message of one line. May be called from any thread.
+    subroutine log_line(is_warning, text)
+      logical, intent(in) :: is_warning
+      character(*), intent(in) :: text
+    end subroutine
+    !> Memory of the program, at any alignment; c_null_ptr where there is none.
+    function memory_of_program(context, bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      integer(c_int64_t), value :: bytes
+      type(c_ptr) :: memory_of_program
+    end function
+    !> Takes back what it gave.
+    subroutine back_to_program(context, memory, bytes) bind(c)
+      import
+      type(c_ptr), value :: context, memory
+      integer(c_int64_t), value :: bytes
+    end subroutine
+  end interface
+
+  !> What the log_context of C points to.
+  type :: program_log
+    procedure(log_line), pointer, nopass :: write => null()
+  end type
 
   !> A runtime of C, which is destroyed after all that was made from it: variables end in no order.
   type :: shared_runtime
     type(c_ptr) :: handle = c_null_ptr
     integer :: users = 0
+    type(program_log), pointer :: log => null()
   end type
 
   !> What C has made for one variable, which ends with it.
@@ -91,7 +121,9 @@ module meshgrad
   type :: meshgrad_predictor
     type(owner), private :: own
   contains
-    procedure :: open => predictor_open
+    procedure, private :: open_file => predictor_open
+    procedure, private :: open_trainer => predictor_open_trainer
+    generic :: open => open_file, open_trainer
     procedure :: close => predictor_close
     procedure :: dim => predictor_dim
     procedure :: dt => predictor_dt
@@ -267,6 +299,12 @@ module meshgrad
       character(kind=c_char), intent(in) :: checkpoint(*)
       type(c_ptr), intent(out) :: predictor
       integer(c_int) :: c_predictor_create
+    end function
+    function c_predictor_of_trainer(trainer, predictor) bind(c, name="meshgrad_predictor_create_from_trainer")
+      import
+      type(c_ptr), value :: trainer
+      type(c_ptr), intent(out) :: predictor
+      integer(c_int) :: c_predictor_of_trainer
     end function
     subroutine c_predictor_destroy(predictor) bind(c, name="meshgrad_predictor_destroy")
       import
@@ -536,6 +574,7 @@ contains
       own%shared%users = own%shared%users - 1
       if (own%shared%users == 0) then
         call c_runtime_destroy(own%shared%handle)
+        if (associated(own%shared%log)) deallocate (own%shared%log)
         deallocate (own%shared)
       end if
     end if
@@ -554,97 +593,234 @@ contains
     there%device = 1
   end function
 
-  !> A part with gaps has rank -1: the call that gets it fails, as a copy would be gone by then.
-  pure function shaped(dtype, extents, without_gaps) result(array)
-    integer, intent(in) :: dtype, extents(:)
-    logical, intent(in) :: without_gaps
-    type(meshgrad_array) :: array
-    array%dtype = dtype
-    array%rank = merge(size(extents), -1, without_gaps)
-    array%extents(:size(extents)) = extents
+  !> Bytes from one address to another.
+  integer(c_int64_t) function distance(from, to)
+    type(c_ptr), intent(in) :: from, to
+    distance = transfer(to, 0_c_intptr_t) - transfer(from, 0_c_intptr_t)
   end function
 
-  function numbers_r32_1(x) result(array)
-    real(real32), intent(in), target :: x(:)
+  !> Rows of numbers of `bytes` bytes that are `row` and `column` bytes apart. What C cannot describe has rank -1: the
+  !! call that gets it fails. That are gaps in integers, and arrays whose distances contradict what the compiler says of
+  !! them: gfortran passes a component of an array of a derived type by another address.
+  function described(dtype, extents, bytes, contiguous, row, column) result(array)
+    integer, intent(in) :: dtype, extents(:), bytes
+    logical, intent(in) :: contiguous
+    integer(c_int64_t), intent(in) :: row, column
     type(meshgrad_array) :: array
-    array = shaped(0, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: columns
+    array%dtype = dtype
+    array%rank = size(extents)
+    array%extents(:size(extents)) = extents
+    columns = 1
+    if (size(extents) == 2) columns = extents(2)
+    if ((row == 0 .or. row == int(bytes, c_int64_t)*columns) .and. (column == 0 .or. column == bytes)) then
+      if (.not. contiguous .and. size(extents) == 3) array%rank = -1
+      return
+    end if
+    array%rank = -1
+    if (contiguous .or. dtype > 1 .or. size(extents) > 2 .or. columns > 2**20 .or. abs(row) > huge(array%row_bytes)) return
+    array%rank = int(256 + columns, c_int32_t)
+    array%extents = [int(extents(1), c_int64_t), column, column]
+    array%row_bytes = int(row, c_int32_t)
+  end function
+
+  !> Components that are arrays of their own, with one distance between the rows of each.
+  function numbers_r32_apart(u, v, w) result(array)
+    real(real32), pointer, intent(in) :: u(:), v(:)
+    real(real32), pointer, intent(in), optional :: w(:)
+    type(meshgrad_array) :: array, second, third
+    array = numbers(u)
+    second = numbers(v)
+    third = second
+    if (present(w)) third = numbers(w)
+    call join(array, second, third, merge(3, 2, present(w)), 4)
+  end function
+
+  function numbers_r64_apart(u, v, w) result(array)
+    real(real64), pointer, intent(in) :: u(:), v(:)
+    real(real64), pointer, intent(in), optional :: w(:)
+    type(meshgrad_array) :: array, second, third
+    array = numbers(u)
+    second = numbers(v)
+    third = second
+    if (present(w)) third = numbers(w)
+    call join(array, second, third, merge(3, 2, present(w)), 8)
+  end function
+
+  !> Arrays of rank 1 as one. Where they do not fit together it has rank -1.
+  subroutine join(first, second, third, columns, bytes)
+    type(meshgrad_array), intent(inout) :: first
+    type(meshgrad_array), intent(in) :: second, third
+    integer, intent(in) :: columns, bytes
+    if (first%rank == 1) first%row_bytes = int(bytes, c_int32_t)
+    if (any([fits(second), fits(third)] .eqv. .false.) .or. first%rank < 0) then
+      first%rank = -1
+      return
+    end if
+    first%rank = int(256 + columns, c_int32_t)
+    first%extents(2) = distance(first%data, second%data)
+    first%extents(3) = distance(second%data, third%data)
+
+  contains
+
+    logical function fits(other)
+      type(meshgrad_array), intent(in) :: other
+      fits = other%rank == first%rank .and. other%extents(1) == first%extents(1) .and. &
+             (other%rank == 1 .or. other%row_bytes == first%row_bytes)
+    end function
+  end subroutine
+
+  function numbers_r32_1(x) result(array)
+    real(real32), pointer, intent(in) :: x(:)
+    type(meshgrad_array) :: array
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(0, [size(x)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_r32_2(x) result(array)
-    real(real32), intent(in), target :: x(:, :)
+    real(real32), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(0, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(0, [size(x, 2), size(x, 1)], 4, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_r32_3(x) result(array)
-    real(real32), intent(in), target :: x(:, :, :)
+    real(real32), pointer, intent(in) :: x(:, :, :)
     type(meshgrad_array) :: array
-    array = shaped(0, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
+    integer :: i(3)
+    integer(c_int64_t) :: step
+    i = lbound(x)
+    step = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) step = distance(c_loc(x(i(1), i(2), i(3))), c_loc(x(i(1) + 1, i(2), i(3))))
+    array = described(0, [size(x, 3), size(x, 2), size(x, 1)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i(1), i(2), i(3)))
   end function
 
   function numbers_r64_1(x) result(array)
-    real(real64), intent(in), target :: x(:)
+    real(real64), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(1, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(1, [size(x)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_r64_2(x) result(array)
-    real(real64), intent(in), target :: x(:, :)
+    real(real64), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(1, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(1, [size(x, 2), size(x, 1)], 8, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_r64_3(x) result(array)
-    real(real64), intent(in), target :: x(:, :, :)
+    real(real64), pointer, intent(in) :: x(:, :, :)
     type(meshgrad_array) :: array
-    array = shaped(1, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
+    integer :: i(3)
+    integer(c_int64_t) :: step
+    i = lbound(x)
+    step = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) step = distance(c_loc(x(i(1), i(2), i(3))), c_loc(x(i(1) + 1, i(2), i(3))))
+    array = described(1, [size(x, 3), size(x, 2), size(x, 1)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i(1), i(2), i(3)))
   end function
 
   function numbers_int_1(x) result(array)
-    integer(int32), intent(in), target :: x(:)
+    integer(int32), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(2, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(2, [size(x)], 4, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_int_2(x) result(array)
-    integer(int32), intent(in), target :: x(:, :)
+    integer(int32), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(2, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(2, [size(x, 2), size(x, 1)], 4, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   function numbers_int64_1(x) result(array)
-    integer(int64), intent(in), target :: x(:)
+    integer(int64), pointer, intent(in) :: x(:)
     type(meshgrad_array) :: array
-    array = shaped(3, [size(x)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1))
+    integer :: i
+    integer(c_int64_t) :: step
+    i = lbound(x, 1)
+    step = 0
+    if (size(x) > 1) step = distance(c_loc(x(i)), c_loc(x(i + 1)))
+    array = described(3, [size(x)], 8, is_contiguous(x), step, 0_c_int64_t)
+    if (size(x) > 0) array%data = c_loc(x(i))
   end function
 
   function numbers_int64_2(x) result(array)
-    integer(int64), intent(in), target :: x(:, :)
+    integer(int64), pointer, intent(in) :: x(:, :)
     type(meshgrad_array) :: array
-    array = shaped(3, [size(x, 2), size(x, 1)], is_contiguous(x))
-    if (size(x) > 0) array%data = c_loc(x(1, 1))
+    integer :: i, j
+    integer(c_int64_t) :: row, column
+    i = lbound(x, 1)
+    j = lbound(x, 2)
+    row = 0
+    column = 0
+    if (size(x) > 0 .and. size(x, 1) > 1) column = distance(c_loc(x(i, j)), c_loc(x(i + 1, j)))
+    if (size(x) > 0 .and. size(x, 2) > 1) row = distance(c_loc(x(i, j)), c_loc(x(i, j + 1)))
+    array = described(3, [size(x, 2), size(x, 1)], 8, is_contiguous(x), row, column)
+    if (size(x) > 0) array%data = c_loc(x(i, j))
   end function
 
   !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the
   !! processes that train one model together; of mpi_f08 its %mpi_val. All of them then call open and close.
-  !! memory_limit: bytes; 0 is none.
-  subroutine runtime_open(self, device, threads, status, communicator, memory_limit)
+  !! memory_limit: bytes; 0 is none. log: a procedure of a module, for messages of one line. allocate, release: bind(c)
+  !! procedures of the program instead of the device's memory, both or none, which get memory_context and hold at
+  !! most memory_capacity bytes. cuda_stream: a cudaStream_t to queue work on, which outlives the runtime.
+  subroutine runtime_open(self, device, threads, status, communicator, memory_limit, log, allocate, release, &
+      memory_capacity, memory_context, cuda_stream)
     class(meshgrad_runtime), intent(inout) :: self
     character(*), intent(in), optional :: device
     integer, intent(in), optional :: threads
     integer, intent(out), optional :: status
     integer, intent(in), optional :: communicator
-    integer(int64), intent(in), optional :: memory_limit
+    integer(int64), intent(in), optional :: memory_limit, memory_capacity
+    procedure(log_line), optional :: log
+    procedure(memory_of_program), optional :: allocate
+    procedure(back_to_program), optional :: release
+    type(c_ptr), intent(in), optional :: memory_context, cuda_stream
     type(c_runtime_options) :: options
+    type(program_log), pointer :: lines
     character(kind=c_char, len=:), allocatable, target :: word
     integer(c_int), target :: handle
     integer(c_int) :: got
@@ -660,12 +836,47 @@ contains
       options%communicator = c_loc(handle)
     end if
     if (present(memory_limit)) options%memory_limit = memory_limit
+    if (present(allocate)) options%allocate = c_funloc(allocate)
+    if (present(release)) options%release = c_funloc(release)
+    if (present(memory_capacity)) options%memory_capacity = memory_capacity
+    if (present(memory_context)) options%memory_context = memory_context
+    if (present(cuda_stream)) options%cuda_stream = cuda_stream
+    nullify (lines)
+    if (present(log)) then
+      lines => new_log(log)
+      options%log = c_funloc(meshgrad_write_line)
+      options%log_context = c_loc(lines)
+    end if
     got = c_runtime_create(options, self%own%handle)
     if (got == meshgrad_ok) then
-      allocate (self%own%shared)
-      self%own%shared = shared_runtime(self%own%handle, users=1)
+      self%own%shared => new_shared(shared_runtime(self%own%handle, users=1, log=lines))
+    else if (associated(lines)) then
+      deallocate (lines)
     end if
     call finish(got, status)
+  end subroutine
+
+  function new_log(write) result(log)
+    procedure(log_line) :: write
+    type(program_log), pointer :: log
+    allocate (log)
+    log%write => write
+  end function
+
+  function new_shared(from) result(shared)
+    type(shared_runtime), intent(in) :: from
+    type(shared_runtime), pointer :: shared
+    allocate (shared)
+    shared = from
+  end function
+
+  !> Hands a message on.
+  subroutine meshgrad_write_line(context, is_warning, text) bind(c)
+    type(c_ptr), value :: context, text
+    integer(c_int32_t), value :: is_warning
+    type(program_log), pointer :: log
+    call c_f_pointer(context, log)
+    call log%write(is_warning /= 0, text_of(text))
   end subroutine
 
   subroutine runtime_close(self)
@@ -682,6 +893,24 @@ contains
     if (is_open(self%own, 'predictor%open', status)) return
     got = c_predictor_create(runtime%own%handle, zero_ended(checkpoint), self%own%handle)
     call hold(self%own, c_predictor_destroy, runtime%own%shared)
+    call finish(got, status)
+  end subroutine
+
+  !> Of the trainer's weights and normalisers as they are now, which are copied: as of what it would save, without
+  !! a file. With a communicator all its processes call it.
+  subroutine predictor_open_trainer(self, trainer, status)
+    class(meshgrad_predictor), intent(inout) :: self
+    type(meshgrad_trainer), intent(in) :: trainer
+    integer, intent(out), optional :: status
+    type(c_ptr) :: none
+    integer(c_int) :: got
+    if (is_open(self%own, 'predictor%open', status)) then
+      got = c_predictor_of_trainer(trainer%own%handle, none)  ! which the other processes call, too
+      call c_predictor_destroy(none)
+      return
+    end if
+    got = c_predictor_of_trainer(trainer%own%handle, self%own%handle)
+    call hold(self%own, c_predictor_destroy, trainer%own%shared)
     call finish(got, status)
   end subroutine
 

@@ -52,7 +52,7 @@ const char* meshgrad_version(void);
  * first one; valid until the thread's next error. Any thread. */
 const char* meshgrad_last_error(void);
 
-/* ---- Arrays: borrowed, row-major without gaps ----
+/* ---- Arrays: borrowed, row-major; without gaps, but for meshgrad_strided and meshgrad_components ----
  * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
  * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
 
@@ -66,14 +66,18 @@ typedef enum meshgrad_dtype {
 typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_device;
 
 typedef struct meshgrad_array {
-  void* data;       /* is only written where a function says so */
-  int32_t dtype;    /* a meshgrad_dtype */
-  int32_t rank;     /* 1 to 3; 0: no array */
-  int64_t shape[3]; /* {rows, columns}; the first `rank` count */
-  int32_t device;   /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
+  void* data;        /* is only written where a function says so */
+  int32_t dtype;     /* a meshgrad_dtype */
+  int32_t rank;      /* 1 to 3; 0: no array; MESHGRAD_STRIDED + columns: of the functions below */
+  int64_t shape[3];  /* {rows, columns}; the first `rank` count */
+  int32_t device;    /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
+  int32_t row_bytes; /* only of a strided array, whose shape is {rows, second, further}: component c > 0 of
+                        row i is at data + i * row_bytes + second + (c - 1) * further, in bytes */
 } meshgrad_array;
+enum { MESHGRAD_STRIDED = 256 }; /* in `rank` */
 
-/* An array on the host: [rows, columns], or [rows] of one column. */
+/* An array on the host: [rows, columns], or [rows] of one column. `data` is const here since most arrays are
+ * only read; functions that write (_get_) write to it, so do not give them a constant one. */
 static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype, int64_t rows,
                                                  int64_t columns) {
   meshgrad_array array;
@@ -84,6 +88,7 @@ static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype
   array.shape[1] = columns;
   array.shape[2] = 1;
   array.device = MESHGRAD_CPU;
+  array.row_bytes = 0;
   return array;
 }
 static inline meshgrad_array meshgrad_f32(const float* data, int64_t rows, int64_t columns) {
@@ -97,6 +102,31 @@ static inline meshgrad_array meshgrad_i32(const int32_t* data, int64_t rows, int
 }
 static inline meshgrad_array meshgrad_i64(const int64_t* data, int64_t rows, int64_t columns) {
   return meshgrad_host_array(data, MESHGRAD_I64, rows, columns);
+}
+
+/* The rest of this part is for fields and positions on the host. */
+
+/* A host array [rows, columns] whose rows begin `row_bytes` bytes one after another, as in an array of
+ * structures: meshgrad_strided(meshgrad_f64(&nodes[0].u, count, 2), sizeof nodes[0]). */
+static inline meshgrad_array meshgrad_strided(meshgrad_array array, int64_t row_bytes) {
+  const int64_t columns = array.rank == 1 ? 1 : array.shape[1];
+  array.shape[1] = array.shape[2] = array.dtype == MESHGRAD_F64 ? 8 : 4;
+  array.row_bytes = (int32_t)row_bytes;
+  array.rank = (array.rank == 1 || array.rank == 2) && array.row_bytes == row_bytes && columns < 1 << 20
+                   ? MESHGRAD_STRIDED + (int32_t)columns
+                   : -1; /* is refused where it is read */
+  return array;
+}
+/* Two or three components, each an array of its own with the rows and the row_bytes of the first one, which
+ * is of one column: meshgrad_components(meshgrad_f64(u, count, 1), v, NULL). */
+static inline meshgrad_array meshgrad_components(meshgrad_array first, const void* second,
+                                                 const void* third) {
+  const intptr_t a = (intptr_t)first.data, b = (intptr_t)second, c = (intptr_t)third;
+  if (first.rank == 1) first = meshgrad_strided(first, first.dtype == MESHGRAD_F64 ? 8 : 4);
+  first.rank = first.rank != MESHGRAD_STRIDED + 1 ? -1 : MESHGRAD_STRIDED + (third == NULL ? 2 : 3);
+  first.shape[1] = b - a;
+  first.shape[2] = third == NULL ? 0 : c - b;
+  return first;
 }
 
 /* ---- Runtime: device, threads, memory, log ---- */
@@ -133,13 +163,14 @@ static inline void meshgrad_runtime_options_init(meshgrad_runtime_options* optio
 /* `options` NULL: as initialised. On failure *runtime is NULL. With a communicator, all its processes call
  * it, after MPI_Init; MESHGRAD_CONFIG_ERROR when the library was built without MPI. */
 int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime);
-/* Waits for queued work. Destroy what was made from it first; with a communicator, before MPI_Finalize. NULL
- * is allowed. */
+/* Waits for queued work. Destroy what was made from it first, or the runtime lasts until the last of that is
+ * destroyed; with a communicator, before MPI_Finalize. NULL is allowed. */
 void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 
 /* ---- Predictor: a checkpoint on meshes in memory ---- */
 
 typedef struct meshgrad_predictor meshgrad_predictor;
+typedef struct meshgrad_trainer meshgrad_trainer; /* below */
 
 /* A mesh by its cells or by its edges, or one process' part of it. Positions, and node types of 32 bits,
  * stay borrowed until the next mesh is set; all else is read at once. */
@@ -147,13 +178,15 @@ typedef struct meshgrad_mesh {
   size_t size;              /* of this structure: set by meshgrad_mesh_init */
   meshgrad_array positions; /* f32 or f64 [nodes, dim] */
   meshgrad_array cells; /* i32 or i64 [cells, 3, 4 or 8]: triangles, quads in 2-D or tetrahedra, hexahedra */
-  meshgrad_array edges; /* i32 or i64 [edges, 2], once or both ways; where there are no cells */
+  meshgrad_array edges; /* i32 or i64 [edges, 2], once or both ways; where there are no cells. Those from a
+                           node to itself are left out */
   meshgrad_array node_type; /* i32 or i64 [nodes]; rank 0: all 0 */
   int32_t first_node;       /* the number of the first node in cells and edges: 0, or 1 as in Fortran */
   /* Where the solver has partitioned one mesh over the processes of the runtime's communicator, the arrays
    * above are those of this process' part: the nodes that it owns, then its ghost nodes, which others own,
    * and every cell or edge that has an owned node. Both of these are then given, on all processes, with
-   * shape {0} where there are no ghosts; rank 0: the whole mesh is here. */
+   * shape {0} where there are no ghosts; rank 0: the whole mesh is here. A process without nodes gives
+   * positions of shape {0, dim} and cells of {0, 3}, and no fields on nodes. */
   meshgrad_array ghost_owner;  /* i32 or i64 [ghosts]: the process that owns the node, from 0 as MPI counts */
   meshgrad_array ghost_number; /* i32 or i64 [ghosts]: its number there, as in cells and edges */
 } meshgrad_mesh;
@@ -174,6 +207,11 @@ static inline meshgrad_mesh meshgrad_mesh_of_cells(meshgrad_array positions, mes
 /* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
 int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
                               meshgrad_predictor** predictor);
+/* Of the trainer's weights and normalisers as they are now, which are copied, on its runtime: the bits of
+ * meshgrad_trainer_save and meshgrad_predictor_create, without a file. Later steps do not change it, and the
+ * trainer may be destroyed before it. With a communicator all its processes call it, as
+ * meshgrad_trainer_save. */
+int meshgrad_predictor_create_from_trainer(const meshgrad_trainer* trainer, meshgrad_predictor** predictor);
 /* With a runtime of its own, as meshgrad_runtime_create makes it from NULL: on all cores of the process. */
 int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predictor);
 void meshgrad_predictor_destroy(meshgrad_predictor* predictor);
@@ -220,7 +258,8 @@ int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh,
                                     const meshgrad_array* values);
 /* Predicts `steps` steps, each from the one before; returns when they are done. */
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
-/* Writes a target as it stands now to values->data. */
+/* Writes a target as it stands now to values->data. MESHGRAD_INVALID_ARGUMENT when it was neither set nor
+ * predicted. */
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
 
@@ -261,11 +300,10 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
 
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
- * call meshgrad_trainer_create or _load, _train, _held_out_loss and _save, in the same order; each saves to a
- * path of its own. The other functions concern only one process. On a mesh in parts all processes make all
- * calls in the same order, and a frame is one of the whole mesh. */
-
-typedef struct meshgrad_trainer meshgrad_trainer;
+ * call meshgrad_trainer_create or _load, _train, _held_out_loss, _save and
+ * meshgrad_predictor_create_from_trainer, in the same order; each saves to a path of its own. The other
+ * functions concern only one process. On a mesh in parts all processes make all calls in the same order, and
+ * a frame is one of the whole mesh. */
 
 typedef struct meshgrad_field {
   const char* name;

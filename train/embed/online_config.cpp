@@ -4,6 +4,7 @@
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/task/mesh_task.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>
@@ -100,6 +101,35 @@ std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, co
   for (const FieldInfo& target : fields.targets) {
     check(learned.targets, column, target, ": what is predicted of it has varied by");
     column += static_cast<size_t>(target.components);
+  }
+  return warnings;
+}
+
+std::vector<std::string> learned_noise_warnings(const FieldSelection& fields, const Normalizers& learned,
+                                                const NoiseOptions& noise) {
+  std::vector<std::string> warnings;
+  const double kept = noise_in_targets(fields, noise.gamma);
+  const std::vector<double> squares = learned.targets.squared_deviations();
+  size_t column = 0;
+  for (const FieldInfo& target : fields.targets) {
+    double variance = 0;
+    for (int64_t c = 0; c < target.components; ++c, ++column)
+      variance += squares[column] / (learned.targets.count() * static_cast<double>(target.components));
+    const double added = noise.of(target.name);
+    const Quantity quantity = fields.predicted_quantity(target.name);
+    if (added <= 0 || learned.targets.count() == 0 || quantity == Quantity::value ||
+        !fields.reads(target.name))
+      continue;
+    // The deviation of the change alone, but for what rounding leaves where the noise is much larger.
+    const double change = std::sqrt(std::max(variance - std::pow(kept * added, 2), 0.0));
+    if (added >= 0.01 * change && added <= change) continue;
+    warnings.push_back(
+        fmt::format("train.noise is {:.3g}{}, {} the standard deviation of {}'s {} over a frame so far; 0.01 "
+                    "to 1 times is "
+                    "usual",
+                    added, target.unit.empty() ? "" : " " + target.unit,
+                    added > change ? "more than" : "less than a hundredth of", target.name,
+                    fields.second_change() ? "second change" : "change"));
   }
   return warnings;
 }

@@ -6,6 +6,7 @@
 #include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/learn/config/config.h>
 #include <meshgrad/train/learn/task/field_selection.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <string>
 #include <vector>
@@ -25,5 +26,10 @@ OnlineOptions with_used_fields(OnlineOptions options, const Config& config);
 /// As scale_warnings, a line for each input and target whose values, learned so far, vary by less than what a
 /// Normalizer takes for a constant; without numbers, so that a line is the same each time.
 std::vector<std::string> learned_scale_warnings(const FieldSelection& fields, const Normalizers& learned);
+
+/// Likewise a line for each target whose change, learned so far with this noise, has a standard deviation
+/// that the noise is not within 0.01 to 1 times of.
+std::vector<std::string> learned_noise_warnings(const FieldSelection& fields, const Normalizers& learned,
+                                                const NoiseOptions& noise);
 
 }  // namespace meshgrad

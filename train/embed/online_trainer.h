@@ -15,6 +15,7 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
+class MeshPredictor;
 class Ranks;
 class Runtime;
 
@@ -45,9 +46,9 @@ class OnlineTrainer {
   /// it.
   ///
   /// With `ranks`, which outlive it, they train one model, each on frames of its own. Where one cannot make
-  /// its trainer, the others throw DataError. The constructors, train, held_out_loss and save are then
-  /// collective: all ranks call them in the same order. Each step is taken by all of them, those without a
-  /// sample included. Throws RankError when one does not come.
+  /// its trainer, the others throw DataError. The constructors, train, held_out_loss, save and a
+  /// MeshPredictor of the trainer are then collective: all ranks call them in the same order. Each step is
+  /// taken by all of them, those without a sample included. Throws RankError when one does not come.
   ///
   /// Or they train on one mesh that is in parts (MeshArrays::in_parts): then all ranks make all calls, in the
   /// same order, and a frame is one of the whole mesh. Noise is that of the whole mesh with its nodes
@@ -97,12 +98,14 @@ class OnlineTrainer {
   int64_t samples() const;  ///< in the buffer, for training
   int64_t seen() const;     ///< samples so far, kept or not
 
-  /// Writes everything to one file, which is also a checkpoint: MeshPredictor opens it. The old file stays as
+  /// Writes everything to one file, which is also a checkpoint: MeshPredictor opens it. (To predict with the
+  /// present weights no file is needed: MeshPredictor takes the trainer.) The old file stays as
   /// it was when that fails. Each rank writes a path of its own: the model is the same in all, the buffer the
   /// rank's. Throws DataError.
   void save(const std::filesystem::path& path) const;
 
  private:
+  friend class MeshPredictor;
   struct State;
   struct Delete {
     void operator()(State* state) const;

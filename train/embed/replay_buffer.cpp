@@ -130,6 +130,7 @@ void ReplayBuffer::forget_mesh() {
 int64_t ReplayBuffer::add_mesh(Mesh mesh, const MeshArrays& arrays) {
   constexpr const char* kName = "OnlineTrainer: mesh";
   Mesh& own = meshes_.emplace_back(std::move(mesh));
+  data_->in_parts = own.part.has_value();
   try {
     if (arrays.nodes_per_cell == 0) {
       data_->add_mesh(kName, own.positions, own.node_type, arrays.first.values(), arrays.second.values());
@@ -201,7 +202,7 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
 void ReplayBuffer::check_frame() const {
   if (mesh_ < 0) throw invalid_argument("OnlineTrainer: append", "a mesh", "none", "call set_mesh first");
   for (size_t i = 0; i < current_.size(); ++i) {
-    if (!current_[i].empty()) continue;
+    if (!current_[i].empty() || size_of_field(i, mesh_) == 0) continue;
     throw invalid_argument("OnlineTrainer: field " + options_.fields[i].name, "values", "none",
                            "call set_field before append");
   }

@@ -41,6 +41,8 @@ Block* BlockHeap::make(int64_t address, int64_t bytes, Block* previous, Block* n
   }
   Block* const block = unused_nodes_;
   unused_nodes_ = block->next;
+  const Block* const neighbour = previous != nullptr ? previous : next;
+  block->range = neighbour != nullptr ? neighbour->range : 0;
   block->address = address;
   block->bytes = bytes;
   block->state = Block::State::hole;
@@ -63,6 +65,7 @@ void BlockHeap::destroy(Block* block) {
 
 void BlockHeap::add_range(int64_t address, int64_t bytes) {
   Block* const block = make(address, bytes, nullptr, nullptr);
+  block->range = ranges_so_far_++;
   ranges_[address] = block;
   index_hole(block);
 }
@@ -75,6 +78,12 @@ void BlockHeap::remove_range(int64_t address) {
   unindex_hole(range->second);
   destroy(range->second);
   ranges_.erase(range);
+}
+
+/// The number of the range that an address lies in; 0 when there is none below it.
+int64_t BlockHeap::range_around(int64_t address) const {
+  const auto above = ranges_.upper_bound(address);
+  return above == ranges_.begin() ? 0 : std::prev(above)->second->range;
 }
 
 /// Updates block->mapping_ after the block's first byte moved up, usually within the same mapping.
@@ -256,8 +265,9 @@ Block* BlockHeap::allocate(int64_t bytes, int64_t alignment, Placement placement
 }
 
 Block* BlockHeap::allocate_at(int64_t address, int64_t bytes) {
-  auto* const block = static_cast<Block*>(blocks_.at_or_below(address));
-  const bool fits = is(block, Block::State::free) && address + bytes <= block->end();
+  auto* const block = static_cast<Block*>(blocks_.at_or_below(address, range_around(address)));
+  const bool fits =
+      is(block, Block::State::free) && block->address <= address && address + bytes <= block->end();
   return fits ? carve(block, address, bytes) : nullptr;
 }
 
@@ -311,8 +321,9 @@ Growth BlockHeap::plan_growth(int64_t bytes, int64_t alignment, Placement placem
 }
 
 void BlockHeap::map(int64_t address, int64_t bytes) {
-  auto* hole = static_cast<Block*>(holes_.at_or_below(address));
-  check_internal(hole != nullptr && address + bytes <= hole->end(), "mapped memory was mapped again");
+  auto* hole = static_cast<Block*>(holes_.at_or_below(address, range_around(address)));
+  check_internal(hole != nullptr && hole->address <= address && address + bytes <= hole->end(),
+                 "mapped memory was mapped again");
   unindex_hole(hole);
   if (hole->address < address) {
     Block* const below = hole;
@@ -329,7 +340,7 @@ void BlockHeap::unmap(int64_t address) {
   const auto mapping = mappings_.find(address);
   check_internal(mapping != mappings_.end() && mapping->second.used == 0, "memory in use was unmapped");
   const int64_t bytes = mapping->second.bytes;
-  auto* block = static_cast<Block*>(blocks_.at_or_below(address));
+  auto* block = static_cast<Block*>(blocks_.at_or_below(address, range_around(address)));
   unindex_free(block);
   Block* const below = block->address < address ? block : nullptr;
   if (below != nullptr) block = split(block, address - block->address);
@@ -354,8 +365,9 @@ void BlockHeap::unmap(int64_t address) {
 std::vector<Mapping> BlockHeap::unused_mappings() const {
   // A slab may lie across two mappings and be used in only one of them; it must not be split.
   const auto covered = [&](const Mapping& mapping) {
-    const auto* block = static_cast<const Block*>(blocks_.at_or_below(mapping.address));
-    return block != nullptr && mapping.address + mapping.bytes <= block->end();
+    const int64_t range = range_around(mapping.address);
+    const auto* block = static_cast<const Block*>(blocks_.at_or_below(mapping.address, range));
+    return block != nullptr && block->range == range && mapping.address + mapping.bytes <= block->end();
   };
   std::vector<Mapping> unused;
   for (const auto& [address, mapping] : mappings_)

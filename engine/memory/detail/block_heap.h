@@ -14,8 +14,8 @@ namespace meshgrad {
 
 /// Where in the heap a block should go.
 enum class Placement : uint8_t {
-  low,   ///< the lowest address that fits
-  high,  ///< at the upper end of the highest free block that fits: for short-lived blocks
+  low,   ///< the lowest address that fits, in the oldest range that has one
+  high,  ///< at the upper end of the last free block that fits: for short-lived blocks
   slab   ///< in pages reserved for small blocks
 };
 
@@ -70,7 +70,9 @@ class BlockHeap {
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
 
-  /// Adds a range, all of it a hole. Ranges do not overlap; blocks of two ranges never merge.
+  /// Adds a range, all of it a hole. Ranges do not overlap; blocks of two ranges never merge. Memory is taken
+  /// from the ranges in the order in which they were added, wherever they lie: a repeated step then finds
+  /// the places that it found when it made the ranges.
   void add_range(int64_t address, int64_t bytes);
   /// Removes the range at `address`, which must be one hole.
   void remove_range(int64_t address);
@@ -83,7 +85,7 @@ class BlockHeap {
   /// Frees a used block and merges it with free neighbours.
   void free(Block* block);
 
-  /// What to map so that allocate() with the same arguments succeeds: the lowest hole that is large enough
+  /// What to map so that allocate() with the same arguments succeeds: the first hole that is large enough
   /// together with the free block below it, rounded up to `granularity`. bytes = 0 when no hole is large
   /// enough.
   Growth plan_growth(int64_t bytes, int64_t alignment, Placement placement, int64_t granularity) const;
@@ -107,6 +109,7 @@ class BlockHeap {
 
  private:
   Block* make(int64_t address, int64_t bytes, Block* previous, Block* next);
+  int64_t range_around(int64_t address) const;
   void destroy(Block* block);
   Block* split(Block* block, int64_t bytes);
   void find_mapping(Block* block);
@@ -139,6 +142,7 @@ class BlockHeap {
   int64_t mapped_ = 0;
   int64_t slabs_ = 0;
   int64_t inner_holes_ = 0;
+  int64_t ranges_so_far_ = 0;
 };
 
 }  // namespace meshgrad

@@ -42,12 +42,12 @@ void BlockIndex::insert(Node* node) {
   for (Node* at = root_; at != nullptr;) {
     parent = at;
     at->heaviest_ = std::max(at->heaviest_, node->weight);
-    at = node->address < at->address ? at->left_ : at->right_;
+    at = is_before(*node, at->range, at->address) ? at->left_ : at->right_;
   }
   node->parent_ = parent;
   if (parent == nullptr) {
     root_ = node;
-  } else if (node->address < parent->address) {
+  } else if (is_before(*node, parent->range, parent->address)) {
     parent->left_ = node;
   } else {
     parent->right_ = node;
@@ -102,10 +102,10 @@ BlockIndex::Node* BlockIndex::highest(int64_t weight) const {
   return nullptr;
 }
 
-BlockIndex::Node* BlockIndex::at_or_below(int64_t address) const {
+BlockIndex::Node* BlockIndex::at_or_below(int64_t address, int64_t range) const {
   Node* found = nullptr;
   for (Node* at = root_; at != nullptr;) {
-    if (at->address <= address) {
+    if (at->range != range ? at->range < range : at->address <= address) {
       found = at;
       at = at->right_;
     } else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks ordered by address and searched by size: a treap (Seidel and Aragon 1996) in which every node stores
-// the largest weight of its subtree. Intrusive: the nodes belong to the caller, and nothing is allocated.
+// Blocks ordered by range and address, and searched by size: a treap (Seidel and Aragon 1996) in which every
+// node stores the largest weight of its subtree. Intrusive: the nodes belong to the caller, and nothing is
+// allocated.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,6 +11,7 @@ namespace meshgrad {
 class BlockIndex {
  public:
   struct Node {
+    int64_t range = 0;  ///< number of its address range; those of a lower number come first
     int64_t address = 0;
     int64_t bytes = 0;
     int64_t weight = 0;  ///< the key of searches: usually the size
@@ -30,13 +32,17 @@ class BlockIndex {
   void erase(Node* node);
   /// Call after changing node->weight.
   void reweigh(Node* node);
-  /// The node of lowest (or highest) address whose weight is at least `weight`; nullptr without one.
+  /// The first (or last) node whose weight is at least `weight`; nullptr without one.
   Node* lowest(int64_t weight) const;
   Node* highest(int64_t weight) const;
-  /// The last node whose address is at most `address`; nullptr without one.
-  Node* at_or_below(int64_t address) const;
+  /// The last node of the range, or of an earlier one, whose address is at most `address`; nullptr without
+  /// one.
+  Node* at_or_below(int64_t address, int64_t range = 0) const;
 
  private:
+  static bool is_before(const Node& node, int64_t range, int64_t address) {
+    return node.range != range ? node.range < range : node.address < address;
+  }
   static int64_t heaviest_of(const Node* node) { return node == nullptr ? 0 : node->heaviest_; }
   static void refresh(Node* node) {
     node->heaviest_ = std::max({node->weight, heaviest_of(node->left_), heaviest_of(node->right_)});

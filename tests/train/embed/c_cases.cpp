@@ -90,6 +90,59 @@ void open_with_own_runtime(Host& c) {
   predict_on<float, int32_t>(both);
 }
 
+/// Positions, the velocity and what is predicted in one array of structures, and components in arrays of
+/// their own.
+void predict_from_strided_arrays(Host& c) {
+  struct Node {
+    double x, y;
+    float u, v, load;
+  };
+  Predictors both(c, flow_checkpoint());
+  HostMesh mesh = c.mesh<double>();
+  const HostValues<float> velocity = c.velocity(0), load = c.load();
+  both.set_meshes(mesh.mesh);
+  both.set_fields(velocity, load);
+  std::vector<Node> nodes;
+  std::vector<float> u, v;
+  for (size_t i = 0; std::cmp_less(i, c.nodes()); ++i) {
+    nodes.push_back({mesh.positions.host[2 * i], mesh.positions.host[2 * i + 1], velocity.host[2 * i],
+                     velocity.host[2 * i + 1], load.host[i]});
+    u.push_back(nodes[i].u);
+    v.push_back(nodes[i].v);
+  }
+  mesh.mesh.positions = meshgrad_strided(meshgrad_f64(&nodes[0].x, c.nodes(), 2), sizeof(Node));
+  const meshgrad_array rows = meshgrad_strided(meshgrad_f32(&nodes[0].u, c.nodes(), 2), sizeof(Node)),
+                       apart = meshgrad_components(meshgrad_f32(u.data(), c.nodes(), 1), v.data(), nullptr),
+                       loads = meshgrad_strided(meshgrad_f32(&nodes[0].load, c.nodes(), 1), sizeof(Node));
+  for (const meshgrad_array& from : {rows, apart}) {
+    c.call(meshgrad_predictor_set_mesh, both.c, &mesh.mesh).ok();
+    c.call(meshgrad_predictor_set_field, both.c, 0, "velocity", &from).ok();
+    c.call(meshgrad_predictor_set_field, both.c, 0, "load", &loads).ok();
+    both.cpp.set_field("velocity", velocity.host);
+    both.predict(2);
+    both.compare_field();
+  }
+  const meshgrad_array gathered = meshgrad_components(
+      meshgrad_strided(meshgrad_f32(&nodes[0].u, c.nodes(), 1), sizeof(Node)), &nodes[0].v, nullptr);
+  std::vector<float> expected(velocity.host.size()), got;
+  both.cpp.get_field("velocity", expected);
+  c.call(meshgrad_predictor_get_field, both.c, 0, "velocity", &gathered).ok();
+  for (const Node& node : nodes) got.insert(got.end(), {node.u, node.v});
+  same(got, expected);
+  const auto refused = [&](const meshgrad_array& array, const char* text) {
+    c.call(meshgrad_predictor_set_field, both.c, 0, "velocity", &array).refused(kInvalid, text);
+  };
+  refused(loads, "in Fortran the components are the first extent");
+  refused(meshgrad_strided(rows, sizeof(Node)), "needed an array of rank 1 to 3, without gaps");
+  refused(meshgrad_strided(velocity.array, 0), "from each to the next row_bytes other than 0");
+  refused(meshgrad_strided(velocity.array, int64_t{1} << 31), "one stride below 2 GiB");
+  meshgrad_array there = rows;
+  there.device = MESHGRAD_CUDA;
+  refused(there, c.place.on_device ? "without gaps, in a device's memory" : "copy it to the host");
+  mesh.mesh.node_type = meshgrad_strided(mesh.types.array, 8);
+  c.call(meshgrad_predictor_set_mesh, both.c, &mesh.mesh).refused(kInvalid, "mesh: node_type] needed");
+}
+
 void differentiate_on_several_meshes(Host& c) {
   Predictors both(c, flow_checkpoint());
   const HostMesh mesh = c.mesh();
@@ -247,6 +300,10 @@ void train_save_and_load(Host& c) {
   both.compare();
   c.call(meshgrad_trainer_save, both.c, c.file("c").c_str()).ok();
   both.cpp.save(c.file("cpp"));
+  meshgrad_predictor* made = nullptr;
+  c.call(meshgrad_predictor_create_from_trainer, nullptr, &made).refused(kInvalid, "[trainer] needed");
+  c.call(meshgrad_predictor_create_from_trainer, both.c, &made).ok();
+  Handle<meshgrad_predictor> of_trainer(made);
   meshgrad_trainer* loaded = nullptr;
   c.call(meshgrad_trainer_load, c.runtime, c.file("c").c_str(), &loaded).ok();
   both.c.reset(loaded);
@@ -257,6 +314,8 @@ void train_save_and_load(Host& c) {
   both.train();
   both.compare();
   Predictors saved(c, c.file("c"));
+  predict_on<float, int32_t>(saved);
+  saved.c.swap(of_trainer);  // whose trainer has ended
   predict_on<float, int32_t>(saved);
 }
 
@@ -298,6 +357,7 @@ void spoil_meshes(const Host& c, const Refused& refused) {
   spoilt(kInvalid, "cells: dtype] needed MESHGRAD_I32", [](Mesh m) { m.cells.dtype = MESHGRAD_F32; });
   spoilt(kInvalid, "fit in memory", [](Mesh m) { m.cells.shape[0] = INT64_MAX; });
   spoilt(kInvalid, "cells [cells, nodes of a cell] or edges", [](Mesh m) { m.cells.rank = 3; });
+  spoilt(kInvalid, "[mesh] needed cells or edges, not both", [](Mesh m) { m.edges = m.cells; });
   spoilt(kInvalid, "device 7 on a runtime of c", [](Mesh m) { m.node_type.device = 7; });
   if (!c.place.on_device)
     spoilt(kInvalid, "copy it to the host", [](Mesh m) { m.positions.device = MESHGRAD_CUDA; });
@@ -416,6 +476,7 @@ std::span<const Case> cases() {
       {"a predictor says what its model needs", describe_model},
       {"predictions have the bits of C++, from all dtypes", predict_from_all_types},
       {"a predictor opens with a runtime of its own", open_with_own_runtime},
+      {"arrays with gaps have the bits of those without", predict_from_strided_arrays},
       {"gradients have the bits of C++, on several meshes", differentiate_on_several_meshes},
       {"fields of other frames are taken, with gradients", differentiate_other_frames},
       {"borrowed arrays are read when they are used", read_borrowed_arrays},

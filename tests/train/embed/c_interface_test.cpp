@@ -163,6 +163,41 @@ TEST_CASE("on the CPU: memory comes from the host") {
   }
 }
 
+TEST_CASE("a runtime that is destroyed first lasts until its handles do") {
+  const Host c({}, 0);
+  int64_t held = 0;
+  meshgrad_runtime_options options;
+  meshgrad_runtime_options_init(&options);
+  options.threads = 1;
+  options.allocate = [](void* context, int64_t bytes) {
+    *static_cast<int64_t*>(context) += bytes;
+    return std::malloc(static_cast<size_t>(bytes));
+  };
+  options.release = [](void* context, void* memory, int64_t bytes) {
+    *static_cast<int64_t*>(context) -= bytes;
+    std::free(memory);
+  };
+  options.memory_context = &held;
+  options.memory_capacity = int64_t{1} << 28;
+  meshgrad_runtime* runtime = nullptr;
+  REQUIRE(meshgrad_runtime_create(&options, &runtime) == MESHGRAD_OK);
+  meshgrad_predictor *first = nullptr, *second = nullptr;
+  REQUIRE(meshgrad_predictor_create(runtime, flow_checkpoint().c_str(), &first) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_create(runtime, flow_checkpoint().c_str(), &second) == MESHGRAD_OK);
+  meshgrad_runtime_destroy(runtime);
+  const HostMesh mesh = c.mesh();
+  const HostValues<float> velocity = c.velocity(0), load = c.load();
+  for (meshgrad_predictor* const predictor : {first, second}) {
+    CHECK(meshgrad_predictor_set_mesh(predictor, &mesh.mesh) == MESHGRAD_OK);
+    CHECK(meshgrad_predictor_set_field(predictor, 0, "velocity", &velocity.array) == MESHGRAD_OK);
+    CHECK(meshgrad_predictor_set_field(predictor, 0, "load", &load.array) == MESHGRAD_OK);
+    CHECK(meshgrad_predictor_predict(predictor, 1) == MESHGRAD_OK);
+    CHECK(held > 0);
+    meshgrad_predictor_destroy(predictor);
+  }
+  CHECK(held == 0);
+}
+
 TEST_CASE("on the CPU: the C interface costs what C++ costs") {
   const SavedModel model("data.inputs = ['velocity']\nmodel.width = 64\nmodel.blocks = 5\n", false);
   Host c({}, 0, nullptr, 45);

@@ -23,7 +23,7 @@ TEST_CASE("on the CPU arrays are read and written where they are") {
   HostCopies copies(runtime);
   std::vector<float> floats(6);
   std::vector<double> doubles(6);
-  std::vector<int32_t> integers(6);
+  std::vector<int32_t> integers{0, 1, 2, 0, 2, 3};
   CHECK(copies.read(Numbers(floats), "").data() == floats.data());
   CHECK(copies.read(Numbers(doubles), "").data() == doubles.data());
   CHECK(copies.room_for(WritableNumbers(floats), "").data() == floats.data());

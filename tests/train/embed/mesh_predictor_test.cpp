@@ -3,11 +3,15 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/task.h>
+
+#include <sys/mman.h>
 
 #include <cmath>
 
@@ -280,6 +284,58 @@ TEST_CASE("predictions after the first take no memory from the system") {
   CHECK(after.source_calls == before.source_calls);
   CHECK(after.allocated.current == before.allocated.current);
   CHECK(after.reserved.current == before.reserved.current);
+}
+
+/// Memory of a host application at ever lower addresses, as mmap gives it.
+struct FallingMemory {
+  static constexpr size_t kBytes = size_t{1} << 32;
+  char* begin = static_cast<char*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  char* next = begin + kBytes;
+  int64_t calls = 0;
+
+  ~FallingMemory() { munmap(begin, kBytes); }
+  std::shared_ptr<MemorySource> source() {
+    constexpr int64_t kPage = 4096;
+    return make_callback_memory({.allocate = [this](int64_t bytes) -> void* {
+                                   ++calls;
+                                   next -= (bytes + kPage - 1) / kPage * kPage;
+                                   return next < begin ? nullptr : next;
+                                 },
+                                 .free = [](void*, int64_t) {}},
+                                Device{}, kBytes / 2);
+  }
+};
+
+TEST_CASE("predictions after the first borrow nothing, at any size") {
+  const test::ScratchDirectory scratch;
+  const std::string checkpoint = scratch.path / "wide.safetensors";
+  Config config;
+  config.model.width = 128;
+  config.model.blocks = 2;
+  config.train.noise = 0;
+  {
+    Runtime runtime({.threads = 1});
+    OnlineTrainer(runtime, config, {.fields = {{.name = "velocity", .components = 2}}}).save(checkpoint);
+  }
+  for (const int side : {7, 24, 33, 45, 60, 80}) {  // of 80 x 80 nodes a second one once took more
+    CAPTURE(side);
+    const test::SquareRecord record = test::wave_record(side, 1, 0.0);
+    FallingMemory memory;
+    REQUIRE(memory.begin != MAP_FAILED);
+    Runtime runtime({.threads = 1, .memory = memory.source()});
+    MeshPredictor predictor(runtime, checkpoint);
+    predictor.set_mesh({.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3});
+    const auto predict = [&] {
+      predictor.set_field("velocity", record.velocity);
+      predictor.predict();
+      return memory.calls;
+    };
+    const int64_t first = predict();
+    CHECK(first > 0);
+    CHECK(predict() == first);
+    CHECK(predict() == first);
+  }
 }
 
 TEST_CASE("a value target needs no earlier value") {

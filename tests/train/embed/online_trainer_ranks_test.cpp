@@ -49,11 +49,9 @@ void append_frames(OnlineTrainer& trainer, int64_t frames, double phase, int sid
   }
 }
 
-/// What the model of a saved file predicts.
-std::vector<float> predicted(Runtime& runtime, const std::string& file) {
+std::vector<float> predicted(MeshPredictor& predictor) {
   const test::SquareRecord record = test::wave_record(4, 1, 0.7);
   const std::vector<int32_t> types(record.node_type.begin(), record.node_type.end());
-  MeshPredictor predictor(runtime, file);
   predictor.set_mesh(
       {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types});
   predictor.set_field("velocity", record.velocity);
@@ -61,6 +59,29 @@ std::vector<float> predicted(Runtime& runtime, const std::string& file) {
   std::vector<float> values(record.velocity.size());
   predictor.get_field("velocity", values);
   return values;
+}
+
+/// What the model of a saved file predicts.
+std::vector<float> predicted(Runtime& runtime, const std::string& file) {
+  MeshPredictor predictor(runtime, file);
+  return predicted(predictor);
+}
+
+TEST_CASE("a predictor of a trainer on ranks is that of its file") {
+  const test::ScratchDirectory scratch;
+  std::array<bool, 3> same{};
+  test::on_ranks(3, [&](Ranks& ranks) {
+    const std::string file = scratch.path / fmt::format("rank{}.safetensors", ranks.rank());
+    Runtime runtime({.threads = 1});
+    OnlineTrainer trainer(runtime, online_config(), online_options(), &ranks);
+    append_frames(trainer, 3, 0.5);
+    trainer.train(3);
+    if (ranks.rank() == 1) append_frames(trainer, 7, 0.9);  // the others have not learned of these yet
+    MeshPredictor now(trainer);
+    trainer.save(file);
+    same[static_cast<size_t>(ranks.rank())] = predicted(now) == predicted(runtime, file);
+  });
+  CHECK(same == std::array{true, true, true});
 }
 
 TEST_CASE("ranks with the same single sample train as one rank") {

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "train/process.h"
 #include "train/small_run.h"
@@ -157,6 +158,42 @@ TEST_CASE("a saved trainer goes on to the same bits, and predicts") {
       CHECK(error < change);
       CHECK(predictor.dt() == 0.5);
     }
+  }
+}
+
+TEST_CASE("a predictor of a trainer is that of its file, and stays") {
+  const test::ScratchDirectory scratch;
+  const Solver solver(5);
+  const auto predicted = [&](MeshPredictor& predictor) {
+    predictor.set_mesh(solver.mesh());
+    predictor.set_field("velocity", solver.velocity(1));
+    predictor.predict(2);
+    std::vector<float> values(static_cast<size_t>(2 * solver.nodes()));
+    predictor.get_field("velocity", values);
+    return values;
+  };
+  for (const DType precision : {DType::f32, DType::f64, DType::bf16}) {
+    CAPTURE(name_of(precision));
+    Config config = online_config();
+    config.precision = precision;
+    Runtime runtime({.threads = 1});
+    std::optional<OnlineTrainer> trainer(std::in_place, runtime, config, online_options());
+    trainer->set_mesh(solver.mesh());
+    append_frames(*trainer, solver, 0, 6);
+    trainer->train(3);
+    MeshPredictor now(*trainer);
+    trainer->save(scratch.path / "now.safetensors");
+    CHECK(now.dt() == 0.5);
+    CHECK(now.inputs().front().name == "velocity");
+    const std::vector<float> first = predicted(now);
+    append_frames(*trainer, solver, 20, 30);
+    trainer->train(3);
+    MeshPredictor later(*trainer);
+    trainer.reset();
+    CHECK(predicted(now) == first);
+    CHECK(predicted(later) != first);
+    MeshPredictor of_file(runtime, scratch.path / "now.safetensors");
+    CHECK(predicted(of_file) == first);
   }
 }
 

@@ -15,16 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_statistics(const std::string& where, double count, std::span<const double> mean,
-                      std::span<const double> squares, std::string_view fix) {
-  const auto finite = [](double value) { return std::isfinite(value); };
-  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
-  if (sum_of_squares(count) && std::ranges::all_of(mean, finite) &&
-      std::ranges::all_of(squares, sum_of_squares))
-    return;
-  throw data_error(where, "finite statistics", "nan, infinity or a negative sum of squares", fix);
-}
-
 /// Tensors to write, with the memory they borrow.
 class Contents {
  public:
@@ -84,6 +74,21 @@ void check_conventions(const SafetensorsView& view, const Config& saved, const P
                    "make the model with mesh_graph_net_options(checkpoint_config(file).model)");
 }
 
+/// Those of save_weights.
+void check_own_model(const SafetensorsView& view, const ParameterSet& parameters) {
+  constexpr const char* kFix = "make the model as the program did that wrote the file";
+  const std::string& theirs = view.metadata_at("conventions");
+  if (parameters.conventions() != theirs) {
+    throw data_error(view.file, "weights of a model with conventions \"" + parameters.conventions() + "\"",
+                     "\"" + theirs + "\"", kFix);
+  }
+  for (const SafetensorsTensor& tensor : view.tensors) {
+    const std::string& name = tensor.name;
+    if (name.starts_with("model.") && parameters.find(name.substr(6)) < 0)
+      throw data_error(view.file, "parameters of this model alone", name.substr(6), kFix);
+  }
+}
+
 void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
                 const Tensor& arena, const Stream& stream) {
   const Tensor host = host_tensor(arena.shape(), arena.dtype());
@@ -133,6 +138,16 @@ void load_predicting_weights(const SafetensorsView& view, const ParameterSet& se
 }
 
 }  // namespace
+
+void check_statistics(const std::string& where, double count, std::span<const double> mean,
+                      std::span<const double> squares, std::string_view fix) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
+  if (sum_of_squares(count) && std::ranges::all_of(mean, finite) &&
+      std::ranges::all_of(squares, sum_of_squares))
+    return;
+  throw data_error(where, "finite statistics", "nan, infinity or a negative sum of squares", fix);
+}
 
 void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config, const Dataset& data,
                      const ParameterSet& parameters, const Optimizer& optimizer,
@@ -199,11 +214,27 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
   return s;
 }
 
+void save_weights(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
+                  const Normalizers* normalizers) {
+  Contents contents(stream);
+  contents.add_arena("model.", parameters, parameters.values());
+  if (normalizers != nullptr)
+    normalizers->each([&](const char* name, const Normalizer& one) { contents.add_normalizer(name, one); });
+  std::map<std::string, std::string> metadata = metadata_of_weights();
+  metadata["conventions"] = parameters.conventions();
+  metadata["checksum"] = checkpoint_checksum(contents.tensors(), metadata);
+  write_safetensors(path, contents.tensors(), metadata);
+}
+
 void load_weights(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
                   Normalizers* normalizers) {
-  const SafetensorsFile file = open_checkpoint(path);
+  const SafetensorsFile file = open_weights(path);
   const SafetensorsView& view = file.view();
-  check_conventions(view, saved_config(view), parameters);
+  if (view.metadata.contains("config")) {
+    check_conventions(view, saved_config(view), parameters);
+  } else {
+    check_own_model(view, parameters);
+  }
   load_predicting_weights(view, parameters, stream);
   if (normalizers != nullptr) load_normalizers(view, *normalizers);
 }

@@ -56,8 +56,14 @@ std::optional<TrainingData> checkpoint_training_data(const std::filesystem::path
 RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream,
                          const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers);
 
-/// Loads the weights alone, those that load_checkpoint loads without an optimizer, and unless null the
-/// normalisers. The same errors.
+/// Writes the parameters of a model by their names, and unless null the normalisers, for load_weights: of a
+/// program's own model, without a configuration or data set. The program makes the model that they are loaded
+/// into. Otherwise as save_checkpoint.
+void save_weights(const std::filesystem::path& path, const Stream& stream, const ParameterSet& parameters,
+                  const Normalizers* normalizers);
+
+/// Loads the weights alone, those that load_checkpoint loads without an optimizer or those of save_weights,
+/// and unless null the normalisers. The same errors; also for a file of save_weights with other parameters.
 void load_weights(const std::filesystem::path& path, const Stream& stream, const ParameterSet& parameters,
                   Normalizers* normalizers);
 

@@ -21,6 +21,7 @@ constexpr const char* kUseAnother = "use another checkpoint of the run (--checkp
 constexpr const char* kChecksumKey = "checksum";
 constexpr const char* kFormatKey = "format";
 constexpr const char* kFormat = "meshgrad checkpoint 3";
+constexpr const char* kWeightsFormat = "meshgrad weights 1";
 
 std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
   std::string text;
@@ -154,23 +155,33 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
   return fmt::format("{:016x}", hash);
 }
 
-SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
+SafetensorsFile open_weights(const std::filesystem::path& path) {
   SafetensorsFile file(path);
   const SafetensorsView& view = file.view();
   const auto format = view.metadata.find(kFormatKey);
   const std::string name = format == view.metadata.end() ? "" : format->second;
-  if (name != "meshgrad checkpoint 1" && name != "meshgrad checkpoint 2" && name != kFormat) {
+  if (name != "meshgrad checkpoint 1" && name != "meshgrad checkpoint 2" && name != kFormat &&
+      name != kWeightsFormat) {
     throw data_error(view.file, "a checkpoint written by meshgrad train",
                      name.empty() ? "a safetensors file without \"format\"" : name,
                      "name a file from a run's checkpoints folder");
   }
-  if (name.back() == '1' && !view.metadata.contains(kChecksumKey)) return file;
+  if (name == "meshgrad checkpoint 1" && !view.metadata.contains(kChecksumKey)) return file;
   if (view.metadata_at(kChecksumKey) != checkpoint_checksum(view.tensors, view.metadata)) {
     throw data_error(view.file, "the checksum " + view.metadata_at(kChecksumKey),
                      checkpoint_checksum(view.tensors, view.metadata) + ": the file is damaged", kUseAnother);
   }
   return file;
 }
+
+SafetensorsFile open_checkpoint(const std::filesystem::path& path) {
+  SafetensorsFile file = open_weights(path);
+  if (file.view().metadata_at(kFormatKey) != kWeightsFormat) return file;
+  throw data_error(file.view().file, "a checkpoint written by meshgrad train",
+                   "weights of a program's own model", "load them into that model by load_weights");
+}
+
+std::map<std::string, std::string> metadata_of_weights() { return {{kFormatKey, kWeightsFormat}}; }
 
 std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config) {
   WrittenNumbers written;

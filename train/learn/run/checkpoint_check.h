@@ -31,6 +31,11 @@ std::string checkpoint_checksum(std::span<const SafetensorsTensor> tensors,
 /// the format may lack the checksum.
 SafetensorsFile open_checkpoint(const std::filesystem::path& path);
 
+/// Opens a checkpoint, or what save_weights wrote. Likewise.
+SafetensorsFile open_weights(const std::filesystem::path& path);
+
+/// The format of save_weights, for the metadata.
+std::map<std::string, std::string> metadata_of_weights();
 /// The format, and the counters of a run with this configuration, for the metadata.
 std::map<std::string, std::string> metadata_of_state(const RunState& state, const Config& config);
 
@@ -50,6 +55,10 @@ struct TrainingRanges {
   SeenRange nodes;                                       ///< of a mesh
   double edge_length = 0;                                ///< mean
 };
+
+/// Throws DataError with `where` for statistics of a Normalizer that are not finite.
+void check_statistics(const std::string& where, double count, std::span<const double> mean,
+                      std::span<const double> squares, std::string_view fix);
 
 /// What must be the same of the data that a model was trained on and of the data that it predicts. Stored in
 /// checkpoints.

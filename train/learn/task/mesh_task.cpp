@@ -33,11 +33,7 @@ struct Columns {
 Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
   const FieldSelection& fields = task.fields;
   Columns columns;
-  // A second change takes 1 + gamma of the last draw and gamma of those before.
-  const auto draws = static_cast<double>(fields.config.history);
-  const double last = (1.0 + noise.gamma) / std::sqrt(draws);
-  const double kept =
-      fields.second_change() ? std::hypot(last, noise.gamma * std::sqrt((draws - 1.0) / draws)) : noise.gamma;
+  const double kept = noise_in_targets(fields, noise.gamma);
   for (const FieldInfo& field : fields.targets) {
     const Quantity quantity = fields.predicted_quantity(field.name);
     const FieldStatistics stats = task.predicted_stats(field.name, quantity);
@@ -51,6 +47,13 @@ Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
 }
 
 }  // namespace
+
+double noise_in_targets(const FieldSelection& fields, double gamma) {
+  if (!fields.second_change()) return gamma;
+  // A second change takes 1 + gamma of the last draw and gamma of those before.
+  const auto draws = static_cast<double>(fields.config.history);
+  return std::hypot((1.0 + gamma) / std::sqrt(draws), gamma * std::sqrt((draws - 1.0) / draws));
+}
 
 MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time, int64_t predicted,
                    const LossConfig& counts)

@@ -90,4 +90,8 @@ class MeshTask {
   void check_something_to_predict(const std::string& split, std::optional<int64_t> trajectory = {}) const;
 };
 
+/// The standard deviation of what noise of 1 on the inputs adds to targets that are changes
+/// of them (MeshDynamics::add_noise and write_targets); `gamma`: train.gamma.
+double noise_in_targets(const FieldSelection& fields, double gamma);
+
 }  // namespace meshgrad
