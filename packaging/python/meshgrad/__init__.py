@@ -32,13 +32,14 @@ _VTK_TYPES = {"Float32": "<f4", "Float64": "<f8", "Int32": "<i4", "Int64": "<i8"
 
 
 class Error(Exception):
-    """Its text is `[place] needed X, got Y; fix: Z`, and its attributes `place`, `needed`, `got` and `fix` are the parts; they
-    are empty where the text has another form, as an allocator's report has."""
+    """Its text is `[place] needed X, got Y; fix: Z`, and its attributes `place`, `needed`, `got` and `fix` are the parts (of the
+    first error of a configuration); they are empty where the text has another form, as an allocator's report has."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        parts = re.fullmatch(r"\[(.*?)\] needed (.*?), got (.*?)(?:; fix: (.*))?", text, re.DOTALL)
-        self.place, self.needed, self.got, self.fix = (str(part or "") for part in (parts.groups() if parts else ("",) * 4))
+        parts = re.fullmatch(r"(.*?: )?\[(.*?)\] needed (.*?), got (.*?)(?:; fix: (.*?))?(?:\n(?s:.*))?", text)
+        file, key, self.needed, self.got, self.fix = (str(part or "") for part in (parts.groups() if parts else ("",) * 5))
+        self.place = file + key
 
 
 class InvalidArgument(Error, ValueError): """An argument that the function excludes."""
@@ -133,8 +134,7 @@ class Runtime:
     @contextlib.contextmanager
     def _one_call(self, function: str) -> Iterator[None]:
         if not self._in_call.acquire(blocking=False):
-            refuse(function, "one call of a Runtime at a time", "a call within another call",
-                   "give each thread a Runtime, or put a lock around its calls")
+            refuse(function, "one call of a Runtime at a time", "a call within another call", "give each thread a Runtime, or use a lock")
         try:
             while self._unused:
                 destroy, handle = self._unused.pop(0)
