@@ -67,7 +67,7 @@ def array_of(values: Array, what: str, kind: str = "float", writable: bool = Fal
     """Describes the memory of an array, which is neither copied nor kept: the caller holds it as long as C reads it."""
     if type(values) not in (numpy.ndarray, numpy.memmap):  # a masked array is an ndarray, too, and its mask would be lost
         refuse(what, "a numpy.ndarray", type(values).__name__, "numpy.asarray(..)")
-    if values.dtype not in _DTYPES or not values.dtype.name.startswith(kind):
+    if values.dtype not in _DTYPES or values.dtype.kind != kind[0]:
         refuse(what, f"{kind}32 or {kind}64", values.dtype.str, f".astype(numpy.{kind}32) copies it")
     if not 1 <= values.ndim <= 3:
         refuse(what, "1 to 3 axes", f"shape {values.shape}", ".reshape(..)")
@@ -75,7 +75,7 @@ def array_of(values: Array, what: str, kind: str = "float", writable: bool = Fal
         refuse(what, "rows one after another, without gaps", f"strides {values.strides}", "numpy.ascontiguousarray(..) copies it")
     if writable and not values.flags.writeable:
         refuse(what, "an array that may be written", "a read-only array", "give another one as out")
-    return _c.Array(values.ctypes.data, _DTYPES[values.dtype], values.ndim, values.shape + (1,) * (3 - values.ndim), 0)
+    return _c.Array(values.__array_interface__["data"][0], _DTYPES[values.dtype], values.ndim, values.shape + (1,) * (3 - values.ndim), 0)
 
 
 def _loaded() -> ctypes.CDLL:
