@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes in packaging/ name options, versions and packages as the build does.
+"""The recipes and scripts in packaging/ name options, versions and packages as the build does.
 
 usage: tests/packaging.py [ROOT]      exits 1 and lists every fault
 """
@@ -72,6 +72,9 @@ def main():
     needed["doctest"] = re.search(r"find_package\(doctest ([\d.]+)", tests).group(1)
     faults = list(spack_faults((root / "packaging/spack/package.py").read_text(), known, automatic, needed))
     faults += apptainer_faults((root / "packaging/meshgrad.def").read_text(), known, root)
+    for script in ("binary", "release", "python/build"):
+        for option in sorted(set(re.findall(r"-D(MESHGRAD_\w+)=", (root / "packaging" / script).read_text())) - known):
+            faults.append(f"{script}: {option} is no option of CMakeLists.txt")
     for fault in faults:
         print(fault)
     print("the recipes fit the build" if not faults else f"{len(faults)} faults")

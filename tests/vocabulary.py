@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ["engine", "kernels", "autograd", "nn", "train", "bench", "tests", "examples", "docs", "scripts", "cmake"]
+FOLDERS = ["engine", "kernels", "autograd", "nn", "train", "bench", "tests", "examples", "docs", "scripts", "cmake", "packaging"]
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".c", ".f90", ".py", ".md", ".txt", ".cmake", ".toml", ".html", ".css", ".js",
             ".in", ""}  # scripts have none
 SKIPPED = {"tests/vocabulary.py", "tests/gate/vocabulary_test.py"}  # which have to name the words

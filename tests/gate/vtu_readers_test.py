@@ -35,9 +35,9 @@ def run_each(tests, program):
             print(f"{test.__name__}: as written")
 
 
-def make_environment(venv):
+def make_environment(venv, packages=PACKAGES):
     done = venv / "installed.txt"
-    if done.exists() and done.read_text().split() == PACKAGES:
+    if done.exists() and done.read_text().split() == packages:
         return
     if os.environ.get("MESHGRAD_NO_NETWORK"):
         skip("MESHGRAD_NO_NETWORK is set, and the environment is not installed")
@@ -45,9 +45,9 @@ def make_environment(venv):
     made = subprocess.run([sys.executable, "-m", "venv", venv], capture_output=True, text=True)
     if made.returncode != 0:
         skip(f"no virtual environment: {made.stdout}{made.stderr}")
-    if subprocess.run([*pip, *PACKAGES]).returncode != 0:
-        skip("pip could not install " + " ".join(PACKAGES))
-    done.write_text("\n".join(PACKAGES))
+    if subprocess.run([*pip, *packages]).returncode != 0:
+        skip("pip could not install " + " ".join(packages))
+    done.write_text("\n".join(packages))
 
 
 def read_points(folder):
