@@ -59,6 +59,8 @@ def differences(header, module):
         expected = [declared(kind, structures) for kind in [prototype[0], *(kind for kind, _ in prototype[1])]]
         if list(signature) != expected:
             yield f"{name}: {list(map(name_of, signature))}, meshgrad.h has {list(map(name_of, expected))}"
+    if module["STRIDED"] != constants.get("meshgrad_strided"):
+        yield f"STRIDED: {module['STRIDED']}, meshgrad.h has {constants.get('meshgrad_strided')}"
     for values in (module["STATUS"], module["DTYPE"]):
         for number, value in enumerate(values):
             if constants.get(f"meshgrad_{value}") != number:
@@ -69,7 +71,9 @@ def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     text = (root / "train/embed/meshgrad.h").read_text()
     module = runpy.run_path(str(root / "packaging/python/meshgrad/_c.py"))
-    found = list(differences(fortran_interfaces.header_of(text), module))
+    header = fortran_interfaces.header_of(text)
+    header[2].update({name.lower(): int(value) for name, value in re.findall(r"^enum \{ (\w+) = (\d+) \};", text, re.M)})
+    found = list(differences(header, module))
     log = [fortran_interfaces.split_declaration(one)[0] for one in re.search(r"\(\*log\)\((.*?)\)", text).group(1).split(",")]
     if list(module["Log"]._argtypes_) != [declared(kind, {}) for kind in log]:
         found.append(f"Log: {list(map(name_of, module['Log']._argtypes_))}, meshgrad.h has {log}")

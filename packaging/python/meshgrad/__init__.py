@@ -11,7 +11,6 @@ import os
 import pathlib
 import re
 import threading
-import warnings
 import weakref
 import xml.etree.ElementTree as xml
 from ctypes import byref
@@ -34,7 +33,6 @@ _VTK_TYPES = {"Float32": "<f4", "Float64": "<f8", "Int32": "<i4", "Int64": "<i8"
 class Error(Exception):
     """Its text is `[place] needed X, got Y; fix: Z`, and its attributes `place`, `needed`, `got` and `fix` are the parts (of the
     first error of a configuration); they are empty where the text has another form, as an allocator's report has."""
-
     def __init__(self, text: str) -> None:
         super().__init__(text)
         parts = re.fullmatch(r"(.*?: )?\[(.*?)\] needed (.*?), got (.*?)(?:; fix: (.*?))?(?:\n(?s:.*))?", text)
@@ -71,11 +69,14 @@ def array_of(values: Array, what: str, kind: str = "float", writable: bool = Fal
         refuse(what, f"{kind}32 or {kind}64", values.dtype.str, f".astype(numpy.{kind}32) copies it")
     if not 1 <= values.ndim <= 3:
         refuse(what, "1 to 3 axes", f"shape {values.shape}", ".reshape(..)")
-    if not (values.flags.c_contiguous and values.flags.aligned):
-        refuse(what, "rows one after another, without gaps", f"strides {values.strides}", "numpy.ascontiguousarray(..) copies it")
+    dense = values.flags.c_contiguous and values.flags.aligned
+    if not dense and not (kind == "float" and values.ndim < 3 and 0 < abs(values.strides[0]) < 1 << 31):
+        refuse(what, "rows one after another", f"strides {values.strides}", "numpy.ascontiguousarray(..) copies it")
     if writable and not values.flags.writeable:
         refuse(what, "an array that may be written", "a read-only array", "give another one as out")
-    return _c.Array(values.__array_interface__["data"][0], _DTYPES[values.dtype], values.ndim, values.shape + (1,) * (3 - values.ndim), 0)
+    (rows, *columns), (row, *column) = values.shape, values.strides
+    layout = (values.ndim, (*values.shape, 1, 1)[:3]) if dense else (_c.STRIDED + (*columns, 1)[0], (rows, *column * 2), 0, row)
+    return _c.Array(values.__array_interface__["data"][0], _DTYPES[values.dtype], *layout)
 
 
 def _loaded() -> ctypes.CDLL:
@@ -106,7 +107,6 @@ class Runtime:
     device: "cpu", "cuda", "cuda:1" or "auto". threads: of the CPU, the calling one included; 0: all that the process may use.
     memory_limit: bytes; 0: none. Messages go to the logger "meshgrad". One call at a time, from any thread; docs/python.md says
     what threads and fork() may do. Errors: DeviceError, InvalidArgument, and ConfigError where the library is not found."""
-
     _handle: int | None = None
 
     def __init__(self, device: str = "cpu", *, threads: int = 0, memory_limit: int = 0) -> None:
@@ -170,11 +170,15 @@ class Field(NamedTuple):
 class Object:
     """What Predictor and Trainer have in common: `with` or close() frees them, or their end."""
 
-    def _open(self, kind: str, function: str, source: object, runtime: Runtime) -> None:
-        with runtime._one_call(function):
-            runtime._checked(function, runtime._handle, source, byref(made := ctypes.c_void_p()))
-        destroy = getattr(runtime._library, f"meshgrad_{kind}_destroy")
-        self._runtime, self._handle, self._end = runtime, made.value, weakref.finalize(self, runtime._drop, destroy, made.value)
+    def _open(self, function: str, source: object, on: Runtime) -> None:
+        made = ctypes.c_void_p()
+        if isinstance(source, Object):
+            source._call(function, byref(made))
+        else:
+            with on._one_call(function):
+                on._checked(function, on._handle, source, byref(made))
+        destroy = getattr(on._library, f"meshgrad_{function.partition('_')[0]}_destroy")
+        self._runtime, self._handle, self._end = on, made.value, weakref.finalize(self, on._drop, destroy, made.value)
 
     def _call(self, function: str, *arguments: Any) -> None:
         with self._runtime._one_call(function):
@@ -183,8 +187,6 @@ class Object:
             self._runtime._checked(function, self._handle, *arguments)
 
     def _mesh(self, mesh: Mesh) -> _c.Mesh:
-        if mesh.cells is not None and mesh.edges is not None:
-            refuse("mesh", "cells or edges", "both", "give the cells: their sides are edges")
         ours: _c.Mesh = self._runtime._initialised(_c.Mesh(), "mesh")
         ours.positions, ours.first_node = array_of(mesh.positions, "positions"), mesh.first_node
         for name in ("cells", "edges", "node_type"):
@@ -205,32 +207,33 @@ class Object:
 class Predictor(Object):
     """A checkpoint on meshes in memory: set_mesh, set_field of each input, predict, get_field.
 
-    checkpoint: a file that `meshgrad train` or Trainer.save wrote. runtime: None makes one, on all cores. dim: 2 or 3, of
-    positions. dt: seconds that a step covers; 0 when unknown. inputs, targets: the Fields to set and to get. Their arrays are
-    f32 or f64 [nodes, components], [nodes] of one component, [components] of a field on the whole mesh; rows one after another.
-    No array is copied: one that would need it is refused (InvalidArgument; its fix is the call that copies). Positions, node
-    types and inputs that are no targets stay borrowed until they are set anew: write into them, and the next prediction reads
-    what is there (of positions, after positions_changed). A target is read when it is set. `mesh`: a number from 0, where
-    set_mesh had several. Errors: DataError of a file or a mesh, InvalidArgument, OutOfMemory, DeviceError."""
-
-    def __init__(self, checkpoint: str | os.PathLike[str], *, runtime: Runtime | None = None) -> None:
-        self._open("predictor", "predictor_create", bytes_of(checkpoint, "checkpoint"), runtime or Runtime())
+    checkpoint: a file that `meshgrad train` or Trainer.save wrote, or a Trainer, whose weights are copied as they are now, on its
+    Runtime. runtime: None makes one, on all cores. dim: 2 or 3, of positions. dt: seconds that a step covers; 0 when unknown.
+    inputs, targets: the Fields to set and to get. Their arrays are f32 or f64 [nodes, components], [nodes] of one component,
+    [components] of a field on the whole mesh; as positions they may have gaps between rows and components. No array is copied:
+    one that would need it is refused (InvalidArgument; its fix is the call that copies). Positions, node types and inputs that
+    are no targets stay borrowed until they are set anew: write into them, and the next prediction reads what is there (of
+    positions, after positions_changed). A target is read when it is set. `mesh`: a number from 0, where set_mesh had several.
+    Errors: DataError of a file or a mesh, InvalidArgument, OutOfMemory, DeviceError."""
+    def __init__(self, checkpoint: str | os.PathLike[str] | Trainer, *, runtime: Runtime | None = None) -> None:
+        if isinstance(checkpoint, Trainer):
+            self._open("predictor_create_from_trainer", checkpoint, checkpoint._runtime)
+        else:
+            self._open("predictor_create", bytes_of(checkpoint, "checkpoint"), runtime or Runtime())
         self._meshes: tuple[Mesh, ...] = ()
         self._set: dict[tuple[int, str], Array] = {}
         self._lent: list[object] = []  # before C borrows it: a signal's exception may keep the lines after the call from running
         self._call("predictor_dim", byref(dim := ctypes.c_int32()))
         self._call("predictor_dt", byref(dt := ctypes.c_double()))
         self.dim, self.dt = dim.value, dt.value
-        self.inputs, self.targets = self._fields("predictor_input", ctypes.c_int32()), self._fields("predictor_target")
+        self.inputs, self.targets = (*self._fields("predictor_input", ctypes.c_int32()),), (*self._fields("predictor_target"),)
 
-    def _fields(self, function: str, *on_graph: ctypes.c_int32) -> tuple[Field, ...]:
-        found: list[Field] = []
+    def _fields(self, function: str, *on_graph: ctypes.c_int32) -> Iterator[Field]:
         with contextlib.suppress(InvalidArgument):  # past the last
-            while True:
+            for number in range(1 << 31):
                 name, components = ctypes.c_char_p(), ctypes.c_int32()
-                self._call(function, len(found), byref(name), byref(components), *map(byref, on_graph))
-                found.append(Field((name.value or b"").decode(), components.value, any(flag.value for flag in on_graph)))
-        return tuple(found)
+                self._call(function, number, byref(name), byref(components), *map(byref, on_graph))
+                yield Field((name.value or b"").decode(), components.value, any(flag.value for flag in on_graph))
 
     def set_mesh(self, *meshes: Mesh) -> None:
         """A mesh, or several that are predicted together, instead of those before; their fields are unset."""
@@ -243,8 +246,7 @@ class Predictor(Object):
         self._call("predictor_positions_changed")
 
     def set_field(self, name: str, values: Array, *, steps_before: int = 0, mesh: int = 0) -> None:
-        """An input, or a target: the state to step from (of a steady field optional). steps_before: a target so many steps
-        earlier; models of second changes, or of data.history = 2 or more, need it."""
+        """An input, or a target: the state to step from. steps_before: a target so many steps earlier, where the model needs it."""
         if steps_before:
             return self._give("predictor_set_earlier_field", name, values, mesh, steps_before)
         self._lent.append(values)
@@ -297,7 +299,7 @@ class Predictor(Object):
 
     def _take(self, function: str, name: str, out: Array | None, mesh: int, *more: int) -> Array:
         if out is None and (mesh, name) in self._set:
-            out = numpy.empty_like(self._set[mesh, name], subok=False)
+            out = numpy.empty(self._set[mesh, name].shape, self._set[mesh, name].dtype)
         elif out is None:
             components = next((field.components for field in self.targets if field.name == name), 1)
             out = numpy.empty((len(self._meshes[mesh].positions) if 0 <= mesh < len(self._meshes) else 1, components))
@@ -313,12 +315,10 @@ class Trainer(Object):
     the same probability, or with most_recent the newest. held_out_every: every n-th sample is only for evaluation (0: none),
     and of these the held_out newest are kept. None: the library's default. runtime: None makes one, on all cores. Arrays are
     as in Predictor, and copied. Errors: ConfigError of a key, DataError, InvalidArgument, OutOfMemory, DeviceError."""
-
     def __init__(self, config: str, fields: Sequence[Field], *, dim: int = 2, dt: float = 0.0, capacity: int | None = None,
                  held_out_every: int | None = None, held_out: int | None = None, most_recent: bool = False,
                  runtime: Runtime | None = None) -> None:
-        on = runtime or Runtime()
-        options = on._initialised(_c.TrainerOptions(), "trainer_options")
+        options = (on := runtime or Runtime())._initialised(_c.TrainerOptions(), "trainer_options")
         ours = [_c.Field(bytes_of(name, "field: name"), components, on_graph,
                          None if unit is None else bytes_of(unit, "field: unit")) for name, components, on_graph, unit in fields]
         options.config, options.dim, options.dt = bytes_of(config, "config"), dim, dt
@@ -326,13 +326,13 @@ class Trainer(Object):
         for name, value in (("capacity", capacity), ("held_out_every", held_out_every), ("held_out", held_out)):
             if value is not None:
                 setattr(options, name, value)
-        self._open("trainer", "trainer_create", byref(options), on)
+        self._open("trainer_create", byref(options), on)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, runtime: Runtime | None = None) -> Trainer:
         """Goes on where save() was called: the same calls then give the same bits."""
         trainer = cls.__new__(cls)
-        trainer._open("trainer", "trainer_load", bytes_of(path, "path"), runtime or Runtime())
+        trainer._open("trainer_load", bytes_of(path, "path"), runtime or Runtime())
         return trainer
 
     def set_mesh(self, mesh: Mesh) -> None:
@@ -375,8 +375,7 @@ class Trainer(Object):
 
 
 class Frame(NamedTuple):
-    """One VTU file, every number as it was written. VTK's vectors have 3 components: of one in 2-D the third is 0. Where the data
-    has the truth, fields also has NAME_truth and NAME_error."""
+    """One VTU file, every number as it was written. VTK's vectors have 3 components: of those in 2-D the third is 0."""
     time: float  # seconds, or the number of the frame where the data has no dt
     points: Array  # f32 or f64 [points, 3]
     connectivity: npt.NDArray[numpy.int32]  # the points of all cells; of triangles .reshape(-1, 3) is [cells, 3]
@@ -395,7 +394,7 @@ def read_metrics(run: str | os.PathLike[str]) -> dict[str, npt.NDArray[numpy.flo
         try:
             step = float((row := json.loads(line))["step"])
         except (ValueError, KeyError, TypeError):
-            warnings.warn(f"{path}: line {number} is no row and was left out", stacklevel=2)
+            logging.getLogger("meshgrad").warning("%s: line %d is no row and was left out", path, number)
             continue
         for key, value in row.items():
             if value is None or isinstance(value, (int, float)):
@@ -430,8 +429,7 @@ def _frame(content: bytes) -> Frame:
         if len(data) < at + 8 + size:
             raise ValueError(f"{found.get('Name')} of {size} bytes at {at + 8} of {len(data)}")
         values = numpy.frombuffer(bytearray(data[at + 8:at + 8 + size]), _VTK_TYPES[found.attrib["type"]])
-        components = int(found.get("NumberOfComponents", 1))
-        return values if components == 1 else values.reshape(-1, components)
+        return values if (components := int(found.get("NumberOfComponents", 1))) == 1 else values.reshape(-1, components)
 
     def arrays(section: str) -> dict[str, Array]:
         return {found.attrib["Name"]: array(found) for found in tree.iterfind(f"./UnstructuredGrid/Piece/{section}/DataArray")}

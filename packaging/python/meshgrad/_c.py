@@ -9,6 +9,7 @@ from typing import Any
 VERSION = "0.1.0"
 STATUS = ("ok", "invalid_argument", "config_error", "data_error", "out_of_memory", "device_error", "rank_error", "internal_error")
 DTYPE = ("f32", "f64", "i32", "i64")
+STRIDED = 256  # in Array.rank
 Log = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)  # RuntimeOptions.log
 
 
@@ -16,7 +17,7 @@ def _structure(**members: Any) -> Any:
     return type("Structure", (ctypes.Structure,), {"_fields_": list(members.items())})
 
 
-Array = _structure(data=c_void_p, dtype=c_int32, rank=c_int32, shape=c_int64 * 3, device=c_int32)
+Array = _structure(data=c_void_p, dtype=c_int32, rank=c_int32, shape=c_int64 * 3, device=c_int32, row_bytes=c_int32)
 RuntimeOptions = _structure(
     size=c_size_t, device=c_char_p, threads=c_int32, memory_limit=c_int64, cuda_stream=c_void_p, allocate=c_void_p, release=c_void_p,
     memory_context=c_void_p, memory_capacity=c_int64, log=c_void_p, log_context=c_void_p, communicator=POINTER(c_int))
@@ -36,6 +37,7 @@ _ROWS: tuple[Any, ...] = (
     ("runtime_create", c_int, POINTER(RuntimeOptions), POINTER(c_void_p)),
     ("trainer_create", c_int, c_void_p, POINTER(TrainerOptions), POINTER(c_void_p)),
     ("predictor_create trainer_load", c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    ("predictor_create_from_trainer", c_int, c_void_p, POINTER(c_void_p)),
     ("runtime_destroy predictor_destroy trainer_destroy", None, c_void_p),
     ("predictor_dim", c_int, c_void_p, POINTER(c_int32)),
     ("predictor_dt trainer_held_out_loss", c_int, c_void_p, POINTER(c_double)),
