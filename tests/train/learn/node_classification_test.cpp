@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <cmath>
