@@ -157,9 +157,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     name += ".vtu";
     const Facts facts(name);
     test::write_vtu(scratch.path / name,
-              {.columns = facts.columns,
-               .first = facts.value,
-               .time = (choices & kTimed) != 0 ? fmt::format("{}", facts.time) : std::string()});
+                    {.columns = facts.columns,
+                     .first = facts.value,
+                     .time = (choices & kTimed) != 0 ? fmt::format("{}", facts.time) : std::string()});
   }
   ConvertOptions options;
   options.series = pattern.empty() ? "" : pattern + ".vtu";
