@@ -156,10 +156,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (std::string& name : names) {
     name += ".vtu";
     const Facts facts(name);
-    write_vtu(scratch.path / name,
-              {.columns = facts.columns,
-               .first = facts.value,
-               .time = (choices & kTimed) != 0 ? fmt::format("{}", facts.time) : std::string()});
+    test::write_vtu(scratch.path / name,
+                    {.columns = facts.columns,
+                     .first = facts.value,
+                     .time = (choices & kTimed) != 0 ? fmt::format("{}", facts.time) : std::string()});
   }
   ConvertOptions options;
   options.series = pattern.empty() ? "" : pattern + ".vtu";

@@ -236,9 +236,10 @@ std::vector<std::vector<VtkFrame>> series_of_files(const std::vector<fs::path>& 
     if (!pattern.empty()) matched += parts.back().add_by_pattern(pattern);
   }
   if (!pattern.empty() && matched == 0) {
-    throw config_error("series", "a pattern that names of files match", pattern,
-                       fmt::format("compare it with {}", files.empty() ? "the folder, which has no such files"
-                                                                       : files.front().filename().string()));
+    throw config_error(
+        "series", "a pattern that names of files match", pattern,
+        fmt::format("compare it with {}", files.empty() ? "the folder, which has no such files"
+                                                        : std::ranges::min(files).filename().string()));
   }
   std::vector<std::vector<VtkFrame>> all;
   std::string note;
