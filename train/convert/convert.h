@@ -116,8 +116,8 @@ std::vector<std::string> format_names();
 /// a text that says which frames of which files are a trajectory, and in which split.
 ConvertReport convert(const ConvertOptions& options);
 
-/// Sets in `options` what `packed` was read with: all that says how arrays are read, but for --series and
-/// --separate, which say which files are one trajectory. Nothing for a file of an earlier version.
+/// Sets in `options` what `packed` was read with, but for --series, which is about names of files, and --dt,
+/// as other data have times of their own. Nothing for a file of an earlier version.
 void use_options_of(const Dataset& packed, ConvertOptions& options);
 
 /// Whether `output` is a packed file that convert() would make again: with these options, of files with the

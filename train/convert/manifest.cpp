@@ -228,7 +228,7 @@ void use_options_of(const Dataset& packed, ConvertOptions& options) {
   if (text.empty()) return;
   Json read = Json::parse(text).value("options", Json::object());
   read.erase("series");
-  read.erase("separate");
+  read.erase("dt");
   take_options(read, options);
 }
 

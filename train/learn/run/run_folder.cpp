@@ -73,6 +73,7 @@ FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
   std::swap(of_folder_, other.of_folder_);
   std::swap(of_file_, other.of_file_);
   std::swap(locked_, other.locked_);
+  std::swap(folder_locked_, other.folder_locked_);
   return *this;
 }
 
@@ -83,7 +84,12 @@ void FolderLock::renew() {
   const bool there = ::stat((folder_ / kLockFile).c_str(), &named) == 0;
   if (there && held.st_dev == named.st_dev && held.st_ino == named.st_ino) return;
   ::close(std::exchange(of_file_, -1));
-  open_file();
+  try {
+    open_file();
+  } catch (const DataError&) {
+    if (folder_locked_) return;  // which keeps others out as well
+    throw;
+  }
   lock(of_file_);
 }
 
@@ -104,6 +110,7 @@ void FolderLock::lock(int descriptor) {
                        "wait for that run, stop it, or choose another run.dir");
   }
   locked_ = true;
+  folder_locked_ = folder_locked_ || descriptor == of_folder_;
   const std::string holder = this_process() + "\n";
   if (descriptor == of_file_ && ::ftruncate(of_file_, 0) == 0) [[maybe_unused]]
     const ::ssize_t written = ::pwrite(of_file_, holder.data(), holder.size(), 0);
@@ -147,7 +154,7 @@ void RunFolder::check_files() const {
 
 void RunFolder::create(const Config& config) {
   make_folder(dir_);
-  check_files();
+  if (!folder_is_locked(dir_)) check_files();  // a running one is named by the lock
   lock_ = FolderLock(dir_);
   if (const std::string found = found_run(config); !found.empty()) {
     throw config_error("run.dir", "a folder without another run", dir_.string() + ", which has " + found,

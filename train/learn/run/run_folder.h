@@ -25,7 +25,7 @@ class FolderLock {
   /// False on a file system without locks: then nothing keeps a second process out.
   bool locked() const { return locked_; }
   /// Makes and locks the file again where it was removed, and throws as the constructor does when another
-  /// process has done so since.
+  /// process has done so since. A file that cannot be made is an error only where the folder has no lock.
   void renew();
 
  private:
@@ -34,7 +34,7 @@ class FolderLock {
 
   std::filesystem::path folder_;
   int of_folder_ = -1, of_file_ = -1;  // descriptors
-  bool locked_ = false;
+  bool locked_ = false, folder_locked_ = false;
 };
 
 /// Whether a process holds a folder's lock now. Without the file, and where locks cannot be asked for: false.

@@ -63,8 +63,10 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
   }
 }
 
-std::string baseline_name(bool over_time) {
-  return over_time ? "nothing changes" : "the mean of the training split over the nodes of a type";
+std::string baseline_name(const MeshTask& task) {
+  if (task.fields.over_time) return "nothing changes";
+  return fmt::format("the mean over the nodes of a type in split {} of these data",
+                     task.dataset.statistics_split());
 }
 
 FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets) : targets_(targets), sums_(targets.size()) {}
@@ -225,7 +227,7 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
         return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
       });
   result.fields = sums[kOneStep].fields();
-  result.baseline = baseline_name(true);
+  result.baseline = baseline_name(task);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < result.trajectories; ++i)
     lengths.push_back(rollout_frames(task, task.dataset.trajectory(options.split, i), {}));
@@ -261,7 +263,7 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
     return errors;
   });
   result.fields = sums.front().fields();
-  result.baseline = baseline_name(false);
+  result.baseline = baseline_name(task);
   return result;
 }
 

@@ -37,8 +37,8 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
 /// Frames that roll_out makes.
 int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory, const RolloutOptions& options);
 
-/// Evaluation::baseline of a task over time, or without.
-std::string baseline_name(bool over_time);
+/// Evaluation::baseline of a task on meshes.
+std::string baseline_name(const MeshTask& task);
 
 /// Sums of errors, field by field; every compared value counts the same.
 class FieldErrors {

@@ -94,7 +94,7 @@ struct Evaluation {
   std::string targets;                  ///< "velocity, pressure"
   std::vector<FieldError> fields = {};  ///< of one prediction: one step ahead, or of the steady fields
   /// What a model has to beat, for people: over time that nothing changes, from the same frame; else the mean
-  /// of the training split over the nodes of a type. Empty: none.
+  /// over the nodes of a type, in the training split of the same file. Empty: none.
   std::string baseline = {};
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};

@@ -5,62 +5,73 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 namespace meshgrad {
 namespace {
 
 constexpr int64_t kLooked = 8;  // trajectories
 
-constexpr std::array<std::string_view, 13> kKnown{"inlet", "inflow",     "boundary", "wall",   "initial",
-                                                  "given", "prescribed", "load",     "source", "traction",
-                                                  "bc_",   "force",      "modul"};
-constexpr std::array<std::string_view, 9> kResults{"stress",       "strain",      "mises",
-                                                   "displacement", "deformation", "pressure",
-                                                   "velocity",     "temperature", "concentration"};
+// Words of names; of known values first.
+constexpr std::array<std::string_view, 14> kKnown{"inlet",   "inflow",   "boundary",   "bc",      "dirichlet",
+                                                  "initial", "given",    "prescribed", "applied", "load",
+                                                  "source",  "traction", "modulus",    "young"};
+constexpr std::array<std::string_view, 10> kResults{"stress",        "strain",   "mises",    "displacement",
+                                                    "deformation",   "pressure", "velocity", "temperature",
+                                                    "concentration", "disp"};
 constexpr std::array<std::string_view, 5> kLetters{"u", "v", "w", "p",
                                                    "t"};  // as papers and solvers name them
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
+/// "WallShear_stress" -> wall, shear, stress.
+std::set<std::string> words_of(const std::string& name) {
+  std::set<std::string> words;
+  std::string word;
+  bool small = false;
+  for (const char c : name + "_") {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalpha(letter) == 0 || (std::isupper(letter) != 0 && small)) {
+      if (!word.empty()) words.insert(std::exchange(word, {}));
+    }
+    if (std::isalpha(letter) != 0) word += static_cast<char>(std::tolower(letter));
+    small = std::islower(letter) != 0;
+  }
+  return words;
 }
 
 template <size_t N>
-std::optional<std::string_view> word_in(const std::string& name,
+std::optional<std::string_view> word_in(const std::set<std::string>& name,
                                         const std::array<std::string_view, N>& words) {
   const auto found =
-      std::ranges::find_if(words, [&](std::string_view word) { return name.find(word) != name.npos; });
+      std::ranges::find_if(words, [&](std::string_view word) { return name.contains(std::string(word)); });
   return found == words.end() ? std::nullopt : std::optional(*found);
 }
 
 /// What the values of a field are in the trajectories that were looked at.
 struct ShownValues {
-  bool one_a_mesh = true;      // each component
-  std::set<int32_t> not_zero;  // node types
-  size_t types = 0;
+  bool one_a_mesh = true;                 // each component
+  std::set<int32_t> not_zero;             // node types
+  std::map<int32_t, int64_t> types = {};  // and their nodes
 };
 
 ShownValues look_at(const Dataset& dataset, const FieldInfo& field) {
   ShownValues values;
-  std::set<int32_t> types;
   const std::string& split = dataset.statistics_split();
   const auto components = static_cast<size_t>(field.components);
   for (int64_t i = 0; i < std::min(dataset.size(split), kLooked); ++i) {
     const TrajectoryView trajectory = dataset.trajectory(split, i);
     const std::span<const float> here = trajectory.field(field.name).frame(0);
     const std::span<const int32_t> node_type = trajectory.mesh().node_type;
-    types.insert(node_type.begin(), node_type.end());
+    for (const int32_t type : node_type) ++values.types[type];
     for (size_t at = 0; at < here.size(); ++at) {
       values.one_a_mesh = values.one_a_mesh && here[at] == here[at % components];
       if (static_cast<double>(here[at]) + field.offset_of(at % components) != 0.0)
         values.not_zero.insert(node_type[at / components]);
     }
   }
-  values.types = types.size();
   return values;
 }
 
@@ -82,15 +93,22 @@ bool same_values(const Dataset& dataset, const std::string& a, const std::string
 
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field) {
   using Kind = FieldRole::Kind;
-  const std::string name = lower(field.name);
+  const std::set<std::string> words = words_of(field.name);
+  const auto known = word_in(words, kKnown), result = word_in(words, kResults);
+  if (known && result) return {};
+  if (result) return {Kind::result, fmt::format("named \"{}\"", *result)};
+  if (known) return {Kind::known, fmt::format("named \"{}\"", *known)};
+  if (words.size() == 1 && std::ranges::find(kLetters, *words.begin()) != kLetters.end())
+    return {Kind::result, "named as solutions are"};
   const ShownValues values = look_at(dataset, field);
   if (values.one_a_mesh) return {Kind::known, "one value on each mesh"};
-  if (values.types > 1 && values.not_zero.size() == 1)
-    return {Kind::known, fmt::format("0 but on nodes of type {}", *values.not_zero.begin())};
-  if (const auto word = word_in(name, kKnown)) return {Kind::known, fmt::format("named \"{}\"", *word)};
-  if (const auto word = word_in(name, kResults)) return {Kind::result, fmt::format("named \"{}\"", *word)};
-  if (std::ranges::find(kLetters, name) != kLetters.end()) return {Kind::result, "named as solutions are"};
-  return {};
+  if (values.types.size() < 2 || values.not_zero.size() != 1) return {};
+  // A solution is 0 at its boundary: a load is 0 at most nodes.
+  const int32_t loaded = *values.not_zero.begin();
+  int64_t others = 0;
+  for (const auto& [type, nodes] : values.types) others += type == loaded ? 0 : nodes;
+  if (values.types.at(loaded) >= others) return {};
+  return {Kind::known, fmt::format("0 but on nodes of type {}", loaded)};
 }
 
 std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<std::string>& inputs,

@@ -15,9 +15,10 @@ struct FieldRole {
   std::string why;  ///< for people; empty for an unknown one
 };
 
-/// Of a field on nodes, by some trajectories of the training split. Known: one value on each mesh (a
-/// condition), 0 but on nodes of one type (a load or boundary values), or a name such as "inlet_velocity" or
-/// "source". A result: a name such as "stress", "displacement", "u", "pressure", "velocity" or "temperature".
+/// Of a field on nodes. By its name a result: a word such as "stress", "displacement", "pressure", "velocity"
+/// or "temperature", or the name u, v, w, p or T; or known: a word such as "inlet", "boundary", "applied" or
+/// "load"; with words of both kinds unknown. Else by some trajectories of the training split known: one value
+/// on each mesh (a condition), or 0 but on nodes of one type, which are fewer than the others (a load).
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field);
 
 /// Node types of the training split at which a target has to be predicted. Over time: types at which it

@@ -269,16 +269,15 @@ class Guess {
       std::vector<std::string>& why = role.kind == Kind::known ? why_known : why_results;
       if (!role.why.empty()) why.push_back(field.name + ": " + role.why);
     }
-    // A single field beside known ones can only be the solution.
-    if (data.targets.empty() && unknown.size() == 1 && !data.inputs.empty())
-      data.targets = std::exchange(unknown, {});
+    if (!targets_.empty() && (data.targets.size() != targets_.size() || data.inputs.empty())) {
+      throw config_error("--targets",
+                         "some of the fields on nodes, each once, and others to predict them from",
+                         listed(targets_), "choose from " + listed(names_of(fields)));
+    }
     if (!unknown.empty() || data.targets.empty() || data.inputs.empty()) {
       throw config_error(
           dataset_.path().string(), "fields that say what is known and what is to be predicted",
-          "candidates " + listed(names_of(fields)),
-          "name the results: meshgrad init --data " + dataset_.path().string() + " --targets " +
-              (data.targets.empty() ? names_of(fields).back()
-                                    : fmt::format("{}", fmt::join(data.targets, ","))));
+          "candidates " + listed(names_of(fields)), "add --targets A,B with the fields to predict");
     }
     if (!why_known.empty()) reason("data.inputs", "what is known before the solution; " + listed(why_known));
     if (!why_results.empty()) reason("data.targets", "what the model predicts; " + listed(why_results));

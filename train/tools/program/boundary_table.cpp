@@ -67,6 +67,7 @@ BoundaryTable::BoundaryTable(const std::filesystem::path& path, std::span<const 
                              std::span<const int64_t> predicted_types) {
   const std::string content = read_file(path);
   std::string_view rest = content;
+  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // as spreadsheets write UTF-8
   size_t number = 0;
   const auto wrong = [&](std::string_view needed, const std::string& got) {
     return data_error(
@@ -121,6 +122,12 @@ BoundaryTable::BoundaryTable(const std::filesystem::path& path, std::span<const 
     rows.push_back(std::move(row));
   }
   if (rows_.empty()) throw wrong("a header and at least one line", "the end of the file");
+}
+
+std::vector<int64_t> BoundaryTable::node_types() const {
+  std::vector<int64_t> types;
+  for (const auto& [type, rows] : rows_) types.push_back(type);
+  return types;
 }
 
 std::vector<double> BoundaryTable::at(int64_t node_type, double time) const {

@@ -12,9 +12,9 @@
 namespace meshgrad {
 
 /// A table with the header `time,node_type,COLUMN...`, where a column is a target of one component, or
-/// `NAME[C]`, component C of one with several. Times are seconds after the first frame (steps, where dt is
-/// unknown) and increase for each node type. Between two rows of a type values are interpolated linearly;
-/// after the last they are held. Lines that begin with # are left out.
+/// `NAME[C]`, component C of one with several. Times are seconds after the frame that the rollout starts from
+/// (steps, where dt is unknown) and increase for each node type. Between two rows of a type values are
+/// interpolated linearly; after the last they are held. Lines that begin with # are left out.
 class BoundaryTable {
  public:
   /// Throws DataError naming line and column for text that is no such table, a column that is no target, a
@@ -26,6 +26,7 @@ class BoundaryTable {
     size_t target = 0, component = 0;
   };
   const std::vector<Column>& columns() const { return columns_; }
+  std::vector<int64_t> node_types() const;
   /// Values of all columns for a node type at a time; empty where the table has no row of that type.
   std::vector<double> at(int64_t node_type, double time) const;
 

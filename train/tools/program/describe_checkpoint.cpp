@@ -5,9 +5,12 @@
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/progress.h>
+#include <meshgrad/train/tools/program/seen_ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 namespace meshgrad::cli {
 namespace {
@@ -22,7 +25,9 @@ std::string losses_text(const RunState& state) {
   add("validation", state.last_valid_loss);
   add("best validation", state.best_valid_loss, fmt::format(" (step {})", state.best_step));
   add("rollouts", state.last_valid_rollout);
-  return text.empty() ? "none yet" : text;
+  if (text.empty()) text = "none yet";
+  if (state.step > 0 && !std::isfinite(state.optimizer.last_loss)) text += ", the last one is not finite";
+  return text;
 }
 
 /// "0 to 3.2", of each component.
@@ -30,8 +35,7 @@ std::string ranges_text(const FieldInfo& field, const TrainingRanges& ranges) {
   const auto found = ranges.fields.find(field.name);
   if (found == ranges.fields.end()) return "";
   std::string text;
-  for (const SeenRange& range : found->second)
-    text += fmt::format("{}{:.6g} to {:.6g}", text.empty() ? "" : "; ", range.least, range.most);
+  for (const SeenRange& range : found->second) text += (text.empty() ? "" : "; ") + range_text(range);
   return ": " + text + (field.unit.empty() ? "" : " " + field.unit);
 }
 
@@ -65,8 +69,8 @@ std::string describe_checkpoint(const std::string& path) {
   int64_t weights = 0;
   for (const SafetensorsTensor& tensor : view.tensors) {
     bytes += tensor.bytes.size();
-    if (tensor.name.starts_with("model."))
-      weights += static_cast<int64_t>(tensor.bytes.size() / sizeof(float));
+    if (!tensor.name.starts_with("model.")) continue;
+    weights += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   }
   std::string text = fmt::format("checkpoint  {} ({})\n", path, bytes_text(bytes));
   text += fmt::format("trained   {} of {}", counted(state.step, "step"), config.train.steps);

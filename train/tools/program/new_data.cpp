@@ -85,7 +85,7 @@ class NewFields {
       throw wrong("a field without time, as in training", "a field over time", "give its one frame");
     if (!got->unit.empty() && !needed.unit.empty() && got->unit != needed.unit)
       throw wrong(needed.unit + ", as in training", got->unit,
-                  "convert its values, or name its unit by --unit");
+                  "convert its values, and name the unit: meshgrad convert --unit FIELD=UNIT");
   }
 
   const MeshPredictor& predictor_;
@@ -96,8 +96,13 @@ class NewFields {
 class NewTrajectory {
  public:
   NewTrajectory(MeshPredictor& predictor, const NewFields& fields, const TrajectoryView& trajectory,
-                std::set<std::string>& notes, SeenRanges& seen)
-      : predictor_(predictor), fields_(fields), trajectory_(trajectory), notes_(notes), seen_(seen) {
+                const std::optional<TrainingData>& trained, std::set<std::string>& notes, SeenRanges& seen)
+      : predictor_(predictor),
+        fields_(fields),
+        trajectory_(trajectory),
+        trained_(trained),
+        notes_(notes),
+        seen_(seen) {
     const MeshView& mesh = trajectory.mesh();
     seen_.add(mesh);
     predictor_.set_mesh({.positions = mesh.positions,
@@ -157,22 +162,19 @@ class NewTrajectory {
   }
 
   /// Targets and node types as a VTU file.
-  void write(const fs::path& path, double time) const {
+  void write(const fs::path& path, double time, int64_t t) const {
     const MeshView& mesh = trajectory_.mesh();
     const DataConfig& config = predictor_.config().data;
     std::vector<std::vector<float>> columns;
     std::vector<PointField> points;
     for (const FieldInfo& target : predictor_.targets()) {
-      const FieldInfo* given = fields_.find(target.name);
-      const std::vector<double> now = predicted(target);
-      std::vector<float>& stored = columns.emplace_back(now.size());
+      const bool given = fields_.find(target.name) != nullptr;
+      const std::vector<double> offset = offset_of(target.name);
+      std::vector<float>& stored = columns.emplace_back(less(predicted(target), offset));
       const auto components = static_cast<size_t>(target.components);
-      const std::vector<double> offset = given != nullptr ? given->offset : std::vector<double>();
-      for (size_t i = 0; i < now.size(); ++i) {
-        const bool known =
-            given != nullptr || contains(config.predicted_types, mesh.node_type[i / components]);
-        const double base = offset.empty() ? 0.0 : offset[i % components];
-        stored[i] = known ? static_cast<float>(now[i] - base) : std::numeric_limits<float>::quiet_NaN();
+      for (size_t i = 0; i < stored.size() && !given; ++i) {
+        if (!contains(config.predicted_types, mesh.node_type[i / components]))
+          stored[i] = std::numeric_limits<float>::quiet_NaN();
       }
       points.push_back({target.name, target.components, {}, offset});
     }
@@ -181,9 +183,9 @@ class NewTrajectory {
     std::vector<float> given;  // by an input
     if (const std::string& name = config.world_position; fields_.is_target(name)) {
       positions = *std::ranges::find(points, name, &PointField::name);
-    } else if (const auto held = held_.find(name); held != held_.end()) {
-      given.assign(held->second.begin(), held->second.end());
-      positions = {name, fields_.find(name)->components, given};
+    } else if (!name.empty()) {
+      given = less(values(name, std::min(t, frames(name) - 1)), offset_of(name));
+      positions = {name, fields_.find(name)->components, given, offset_of(name)};
     }
     write_vtu(path, mesh, points, time, positions.name.empty() ? nullptr : &positions);
   }
@@ -232,6 +234,19 @@ class NewTrajectory {
   }
 
  private:
+  /// That the model's values of a field are stored less; empty: 0.
+  std::vector<double> offset_of(const std::string& name) const {
+    if (!trained_ || !trained_->offsets.contains(name)) return {};
+    return trained_->offsets.at(name);
+  }
+
+  static std::vector<float> less(const std::vector<double>& values, const std::vector<double>& offset) {
+    std::vector<float> stored(values.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      stored[i] = static_cast<float>(values[i] - (offset.empty() ? 0.0 : offset[i % offset.size()]));
+    return stored;
+  }
+
   bool is_dynamic_in_training(const std::string& name) const {
     const auto found = std::ranges::find(predictor_.inputs(), name, &FieldInfo::name);
     return found != predictor_.inputs().end() && found->dynamic;
@@ -240,6 +255,7 @@ class NewTrajectory {
   MeshPredictor& predictor_;
   const NewFields& fields_;
   const TrajectoryView& trajectory_;
+  const std::optional<TrainingData>& trained_;
   std::set<std::string>& notes_;
   SeenRanges& seen_;
   std::map<std::string, std::vector<double>> held_;  // the predictor borrows them
@@ -267,24 +283,31 @@ int64_t steps_of(const NewTrajectory& on, const MeshPredictor& predictor, const 
     for (const FieldInfo& target : predictor.targets()) read.push_back(target.name);
   for (const std::string& name : read) {
     if (on.frames(name) > first + steps) continue;
-    throw data_error(
-        place + ": field " + name,
-        fmt::format("{} for {}, whose nodes {}", counted(first + steps + 1, "frame"), counted(steps, "step"),
-                    options.boundary.from == From::data ? "follow the data (--boundary data)"
-                                                        : "of data.kinematic_types move as it says"),
-        fmt::format("{}", on.frames(name)), "lower --steps, or give more frames");
+    throw data_error(place + ": field " + name,
+                     fmt::format("{} for {}{}", counted(first + steps + 1, "frame"), counted(steps, "step"),
+                                 options.boundary.from == From::data
+                                     ? " with --boundary data"
+                                     : ", as nodes of data.kinematic_types follow the data"),
+                     fmt::format("{}", on.frames(name)), "lower --steps, or give more frames");
   }
   return steps;
 }
 
-/// Types of nodes that are not predicted, of a mesh.
+/// Types of nodes that are neither predicted nor moved by the data, of a mesh.
 std::string held_types(const MeshView& mesh, const DataConfig& config) {
   std::set<int32_t> types;
   for (const int32_t type : mesh.node_type)
-    if (!contains(config.predicted_types, type)) types.insert(type);
+    if (!contains(config.predicted_types, type) && !contains(config.kinematic_types, type))
+      types.insert(type);
   std::vector<std::string> names;
   for (const int32_t type : types) names.push_back(fmt::format("{}", type));
   return listed(names);
+}
+
+/// Of a file or folder.
+std::string name_of(const fs::path& path) {
+  const fs::path whole = fs::absolute(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
 }
 
 class NewDataWriter {
@@ -296,25 +319,29 @@ class NewDataWriter {
     }
   }
 
-  NewDataFiles write(std::span<const Dataset> all) {
+  NewDataFiles write(std::span<const NewData> all) {
     int64_t total = 0, done = 0;
-    for (const Dataset& data : all) {
-      NewFields(predictor_, data).check();
-      total += data.trajectories();
+    for (const NewData& one : all) {
+      NewFields(predictor_, one.data).check();
+      total += one.data.trajectories();
+      inputs_.push_back(one.path);
     }
-    begin_folder(options_.directory, [](const std::string&) { return false; });
-    for (const Dataset& data : all) {
+    begin_folder(
+        options_.directory, [](const std::string&) { return false; }, inputs_);
+    for (const auto& [data, path] : all) {
       const NewFields fields(predictor_, data);
       for (int64_t i = 0; i < data.trajectories(); ++i) {
         const TrajectoryView trajectory = data.trajectory(i);
-        NewTrajectory on(predictor_, fields, trajectory, notes_, seen_);
-        const std::string name = names_.take(trajectory.name());
-        fields.over_time() ? roll_out(on, name) : predict(on, name);
+        NewTrajectory on(predictor_, fields, trajectory, options_.trained, notes_, seen_);
+        const bool single = data.trajectories() == 1;
+        source_ = single ? path.string() : fmt::format("{}: {}", path.string(), trajectory.name());
+        const std::string name = single ? name_of(path) : std::string(trajectory.name());
+        fields.over_time() ? roll_out(on, names_.take(name)) : predict(on, name);
         if (!fields.over_time() && options_.progress) options_.progress(++done, total);
       }
       data.check_unchanged();
     }
-    seen_.note(options_.trained, notes_);
+    seen_.note(options_.trained ? options_.trained->ranges : std::nullopt, notes_);
     files_.notes.assign(notes_.begin(), notes_.end());
     return std::move(files_);
   }
@@ -335,10 +362,11 @@ class NewDataWriter {
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       on.set(t);
       predictor_.predict();
-      const std::string file = trajectory.frames() > 1 ? fmt::format("{}_{:05}.vtu", name, t) : name + ".vtu";
-      check_prediction(options_.directory / file);
-      on.write(options_.directory / file, 0.0);
-      files_.files.push_back({std::string(trajectory.name()), options_.directory / file, 1});
+      const std::string frame = trajectory.frames() > 1 ? fmt::format("_{:05}", t) : "";
+      const fs::path file = options_.directory / (names_.take(name, frame) + ".vtu");
+      check_prediction(file, inputs_);
+      on.write(file, 0.0, t);
+      files_.files.push_back({source_, file, 1});
     }
   }
 
@@ -347,20 +375,30 @@ class NewDataWriter {
     const int64_t steps = steps_of(on, predictor_, options_);
     const int64_t first = predictor_.earlier_frames();
     const double dt = predictor_.dt() > 0.0 ? predictor_.dt() : 1.0;
-    check_dt(trajectory);
+    check_dt(on);
+    if (table_) {
+      for (const int64_t type : table_->node_types())
+        if (std::ranges::find(trajectory.mesh().node_type, type) == trajectory.mesh().node_type.end())
+          notes_.insert(
+              fmt::format("{}: {} has no node of type {}", options_.boundary.table.string(), source_, type));
+    }
     if (const std::string types = held_types(trajectory.mesh(), predictor_.config().data);
         !types.empty() && options_.boundary.from == From::initial) {
       notes_.insert(fmt::format("nodes of type {} keep the values of the first frame (--boundary)", types));
     }
     const fs::path folder = options_.directory / name;
-    begin_folder(folder, [](const std::string& file) {
-      return file == kSeries || is_numbered(file, "frame_", ".vtu");
-    });
+    if (fs::is_symlink(folder))
+      throw data_error("-o " + folder.string(), "a folder, or a new name", "a link",
+                       "remove it, or choose another -o");
+    begin_folder(
+        folder,
+        [](const std::string& file) { return file == kSeries || is_numbered(file, "frame_", ".vtu"); },
+        inputs_);
     std::vector<PvdEntry> entries;
     const auto write = [&](int64_t step) {
       const double time = static_cast<double>(step) * dt;
       entries.push_back({time, fmt::format("frame_{:05}.vtu", step)});
-      on.write(folder / entries.back().file, time);
+      on.write(folder / entries.back().file, time, first + step);
     };
     on.set(first);
     write(0);
@@ -375,16 +413,21 @@ class NewDataWriter {
       if (options_.progress) options_.progress(step, steps);
     }
     write_pvd(folder / kSeries, entries);
-    files_.files.push_back({std::string(trajectory.name()), folder / kSeries, steps});
+    files_.files.push_back({source_, folder / kSeries, steps});
   }
 
   /// Frames that the model reads have to be as far apart as in training.
-  void check_dt(const TrajectoryView& trajectory) {
+  void check_dt(const NewTrajectory& on) {
+    const TrajectoryView& trajectory = on.trajectory();
     constexpr double kRounding = 1e-6;  // of a dt in f32
     const double trained = predictor_.dt();
     if (trained <= 0.0) notes_.insert("the time of a step is not known: times are numbers of steps");
-    const bool read =
-        trajectory.frames() > 1 && (predictor_.earlier_frames() > 0 || options_.boundary.from == From::data);
+    const auto moves = [&](const FieldInfo& input) {
+      return !on.fields().is_target(input.name) && on.frames(input.name) > 1;
+    };
+    const bool read = trajectory.frames() > 1 &&
+                      (predictor_.earlier_frames() > 0 || options_.boundary.from == From::data ||
+                       !on.known_names().empty() || std::ranges::any_of(predictor_.inputs(), moves));
     if (!read || trained <= 0.0 || trajectory.dt() <= 0.0) return;
     if (std::abs(trajectory.dt() - trained) <= kRounding * trained) return;
     throw data_error(std::string(trajectory.name()),
@@ -397,6 +440,8 @@ class NewDataWriter {
   const NewDataOptions& options_;
   std::optional<BoundaryTable> table_;
   SourceNames names_;
+  std::string source_;
+  std::vector<fs::path> inputs_;
   std::set<std::string> notes_;
   SeenRanges seen_;
   NewDataFiles files_;
@@ -404,7 +449,7 @@ class NewDataWriter {
 
 }  // namespace
 
-NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const Dataset> data,
+NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const NewData> data,
                               const NewDataOptions& options) {
   return NewDataWriter(predictor, options).write(data);
 }

@@ -21,17 +21,23 @@ struct NewBoundary {
   std::filesystem::path table;  ///< CSV (boundary_table.h)
 };
 
+/// Data to predict on.
+struct NewData {
+  Dataset data;
+  std::filesystem::path path;  ///< as the user names it
+};
+
 struct NewDataOptions {
   std::filesystem::path directory;
   int64_t steps = 0;  ///< of rollouts; 0: to the end of the data
   NewBoundary boundary;
-  std::optional<TrainingRanges> trained;  ///< of the checkpoint
+  std::optional<TrainingData> trained;  ///< of the checkpoint
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
 /// What was written of one trajectory.
 struct NewDataFile {
-  std::string source;          ///< TrajectoryView::name
+  std::string source;          ///< NewData::path, and of several trajectories TrajectoryView::name
   std::filesystem::path file;  ///< NAME.vtu of steady fields, NAME/rollout.pvd of a rollout
   int64_t frames = 0;          ///< predicted
 };
@@ -43,11 +49,11 @@ struct NewDataFiles {
 };
 
 /// Predicts on every trajectory of all `data`, of which the model's inputs and, over time, its targets in the
-/// first frames are read. Files are named after the source. Fields are the targets, and node_type; at nodes
-/// that are not predicted, of steady fields that the data does not have, they are nan. Throws DataError for
-/// fields, units, node types or dimensions that are not those of the model, and for fewer frames than it
-/// reads or `boundary` needs; ConfigError for `steps` that nothing says.
-NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const Dataset> data,
+/// first frames are read. Files are named after the source; no file of `data` is replaced. Fields are the
+/// targets, and node_type; at nodes that are not predicted, of steady fields that the data does not have,
+/// they are nan. Throws DataError for fields, units, node types or dimensions that are not those of the
+/// model, and for fewer frames than it reads or `boundary` needs; ConfigError for `steps` that nothing says.
+NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const NewData> data,
                               const NewDataOptions& options);
 
 }  // namespace meshgrad

@@ -5,8 +5,8 @@
 
 namespace meshgrad::cli {
 
-/// Converts `options.input` into a file in TMPDIR that has no name once this returns: nothing is left of it
-/// however the process ends. Throws as convert() does, and DataError for TMPDIR.
+/// Converts `options.input` into a file in TMPDIR that has no name once this returns: then nothing is left of
+/// it however the process ends. Throws as convert() does, and DataError for TMPDIR.
 Dataset packed_copy(ConvertOptions options, ConvertReport& report);
 
 /// The notes of a conversion, and what it read, a line each.

@@ -40,7 +40,7 @@ std::string to_text(const PredictionFiles& files, const std::string& directory) 
   std::string text = fmt::format("{} in {}  (open in ParaView)\n",
                                  counted(static_cast<int64_t>(files.meshes.size()), "VTU file"), directory) +
                      errors_header("field") + errors_lines(files.fields) +
-                     baseline_notes(baseline_name(false), files.fields);
+                     baseline_notes(files.baseline, files.fields);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
 }

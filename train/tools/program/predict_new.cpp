@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
@@ -24,13 +25,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_packed(const fs::path& path) {
+  std::error_code none;
+  return !fs::is_directory(path, none) && (path.extension() == ".mgd" || is_packed_file(path));
+}
+
 /// A packed file as it is; other data as convert reads it with the options that the run's data were read
 /// with.
-Dataset open_new(const std::string& input, const ConvertOptions& as_trained, const GlobalOptions& globals) {
-  const fs::path path(input);
-  std::error_code none;
-  if (!fs::is_directory(path, none) && (path.extension() == ".mgd" || is_packed_file(path)))
-    return Dataset::open(path);
+Dataset open_new(const fs::path& path, const ConvertOptions& as_trained, const GlobalOptions& globals) {
+  if (is_packed(path)) return Dataset::open(path);
   ConvertOptions options = as_trained;
   options.input = path;
   options.split = {1.0};
@@ -43,10 +46,27 @@ Dataset open_new(const std::string& input, const ConvertOptions& as_trained, con
   return data;
 }
 
-/// Of the data that the run was trained on; the defaults where that is not there.
+/// Of the data that the run was trained on, but for targets without time, which new data need not have.
+/// Throws DataError where those data are not there as they were: then nothing says how others are to be read.
 ConvertOptions options_of_run(const Config& config, const fs::path& checkpoint) {
+  const auto missing = [&](const std::string& got) {
+    return data_error(config.data.path,
+                      "the data that the run was trained on, with whose options new data are read", got,
+                      "read the new data with meshgrad convert and these options, and name the .mgd");
+  };
+  const auto path = data_of_run(config, checkpoint);
+  if (!path) throw missing("no file there");
+  const Dataset data = Dataset::open(*path);
+  if (data.fingerprint() != checkpoint_data_fingerprint(checkpoint))
+    throw missing("a file with other content");
   ConvertOptions options;
-  if (const auto data = data_of_run(config, checkpoint)) use_options_of(Dataset::open(*data), options);
+  use_options_of(data, options);
+  if (config.task.name == TaskName::mesh_dynamics) return options;
+  for (const std::string& target : config.data.targets) {
+    options.units.erase(target);
+    options.map.erase(target);
+    options.axes.erase(target);
+  }
   return options;
 }
 
@@ -67,7 +87,7 @@ std::string to_text(const NewDataFiles& written, bool over_time) {
     text += fmt::format("{:{}}  {}{}\n", file.source, width, file.file.string(),
                         over_time ? "  (" + counted(file.frames, "step") + ")" : std::string());
   }
-  text += "open them in ParaView; nothing is compared: these data have no solution\n";
+  text += "open them in ParaView; nothing is compared with a solution\n";
   for (const std::string& note : written.notes) text += note_lines(note);
   return text;
 }
@@ -86,21 +106,32 @@ CLI::Option* add_new_data(CLI::App& command, std::vector<std::string>& inputs,
 int predict_new(const NewDataCommand& command, const fs::path& checkpoint, bool over_time,
                 const GlobalOptions& globals) {
   const Config config = checkpoint_config(checkpoint);
-  if ((config.task.name == TaskName::mesh_dynamics) != over_time) {
-    throw config_error("task.name",
-                       over_time ? "\"mesh_dynamics\": a rollout goes through time"
-                                 : "\"steady_field\": predict is for fields without time",
-                       std::string(name_of(config.task.name)),
-                       over_time ? "use meshgrad predict" : "use meshgrad rollout");
+  if (config.task.name != (over_time ? TaskName::mesh_dynamics : TaskName::steady_field)) {
+    const std::string_view other = over_time ? "use meshgrad predict" : "use meshgrad rollout";
+    throw config_error(
+        "task.name",
+        over_time ? "\"mesh_dynamics\": a rollout goes through time"
+                  : "\"steady_field\": predict is for fields without time",
+        toml_quoted(name_of(config.task.name)),
+        config.task.name == TaskName::node_classification ? "use meshgrad evaluate" : std::string(other));
   }
-  const ConvertOptions as_trained = options_of_run(config, checkpoint);
-  std::vector<Dataset> all;  // what cannot be read is an error before anything is written
-  for (const std::string& input : command.inputs) all.push_back(open_new(input, as_trained, globals));
+  if (command.boundary != "initial" && command.boundary != "data" && !path_exists(command.boundary)) {
+    throw config_error("--boundary", "initial, data or a table (FILE.csv)", '"' + command.boundary + '"',
+                       "choose one of them");
+  }
+  ConvertOptions as_trained;
+  if (!std::ranges::all_of(command.inputs, is_packed)) as_trained = options_of_run(config, checkpoint);
+  std::vector<NewData> all;
+  for (const std::string& input : command.inputs)
+    all.push_back({open_new(input, as_trained, globals), input});
   Ranks alone;
   Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, alone);
   MeshPredictor predictor(runtime, checkpoint);
-  NewDataOptions options{.directory = command.directory, .steps = command.steps};
-  if (auto trained = checkpoint_training_data(checkpoint)) options.trained = std::move(trained->ranges);
+  NewDataOptions options{.directory = command.directory,
+                         .steps = command.steps > 0 ? command.steps : config.rollout.steps,
+                         .boundary = {},
+                         .trained = checkpoint_training_data(checkpoint),
+                         .progress = {}};
   if (command.boundary == "data") {
     options.boundary.from = NewBoundary::From::data;
   } else if (command.boundary != "initial") {

@@ -29,28 +29,37 @@ bool is_numbered(std::string_view name, std::string_view before, std::string_vie
   return name.find_first_not_of("0123456789_") == name.npos;
 }
 
-void check_prediction(const fs::path& file) {
+void check_prediction(const fs::path& file, const std::vector<fs::path>& inputs) {
   check_output({.path = file,
                 .option = "-o",
                 .kind = "a file that meshgrad wrote there",
                 .is_of_kind = has_mark,
+                .taken = inputs,
                 .fix = "choose another folder with -o, or move that file"});
 }
 
-void begin_folder(const fs::path& directory, const std::function<bool(const std::string& name)>& is_ours) {
+void begin_folder(const fs::path& directory, const std::function<bool(const std::string& name)>& is_ours,
+                  const std::vector<fs::path>& inputs) {
   std::error_code error;
+  const auto same = [&](const fs::path& input) {
+    std::error_code none;
+    return fs::is_directory(input, none) && fs::equivalent(input, directory, none);
+  };
+  if (std::ranges::any_of(inputs, same))
+    throw data_error("-o " + directory.string(), "a folder that the command does not read", "an input",
+                     "choose another");
   fs::create_directories(directory, error);
   std::vector<fs::path> earlier;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
     if (is_ours(at->path().filename().string())) earlier.push_back(at->path());
-  for (const fs::path& path : earlier) check_prediction(path);
+  for (const fs::path& path : earlier) check_prediction(path, inputs);
   for (size_t i = 0; i < earlier.size() && !error; ++i) fs::remove(earlier[i], error);
   if (error)
     throw data_error(directory.string(), "a folder that can be written", error.message(),
                      "choose another with -o");
 }
 
-std::string SourceNames::take(std::string_view source) {
+std::string SourceNames::take(std::string_view source, std::string_view suffix) {
   const size_t record = std::min(source.find(": "), source.size());  // "train.tfrecord: record 3"
   std::string name = fs::path(source.substr(0, record)).replace_extension().string();
   name += source.substr(record);
@@ -58,6 +67,7 @@ std::string SourceNames::take(std::string_view source) {
   std::ranges::replace(name, ' ', '_');
   name = file_name(std::move(name));
   if (name.empty() || name.starts_with('.')) name = "mesh" + name;
+  name += suffix;
   std::string unique = name;
   for (int number = 2; !taken_.insert(unique).second; ++number) unique = fmt::format("{}_{}", name, number);
   return unique;

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshgrad {
 
@@ -17,18 +18,21 @@ bool is_numbered(std::string_view name, std::string_view before, std::string_vie
 
 /// Makes the folder, or removes from it what an earlier call wrote, so that none of it stays beside fewer new
 /// files. `is_ours` knows all names that this call may write. Throws DataError, before it removes anything,
-/// for a file of such a name that was written by another program.
+/// for a file of such a name that was written by another program or is one of `inputs`, for a folder that is
+/// one of them, and for a link in its place.
 void begin_folder(const std::filesystem::path& directory,
-                  const std::function<bool(const std::string& name)>& is_ours);
+                  const std::function<bool(const std::string& name)>& is_ours,
+                  const std::vector<std::filesystem::path>& inputs = {});
 
-/// Throws DataError for a file that is there and was written by another program.
-void check_prediction(const std::filesystem::path& file);
+/// Throws DataError for a file that is there and was written by another program, or is one of `inputs`.
+void check_prediction(const std::filesystem::path& file,
+                      const std::vector<std::filesystem::path>& inputs = {});
 
-/// Names of files after the sources of trajectories: "heat/run_3.vtu" gives "heat_run_3"; one that is taken
-/// gets a number.
+/// Names of files after the sources of trajectories, and a suffix: "heat/run_3.vtu" gives "heat_run_3"; one
+/// that is taken gets a number.
 class SourceNames {
  public:
-  std::string take(std::string_view source);
+  std::string take(std::string_view source, std::string_view suffix = {});
 
  private:
   std::set<std::string> taken_;

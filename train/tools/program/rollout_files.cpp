@@ -160,6 +160,7 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   RolloutFiles files = writer.finish();
   predictor.dataset().check_unchanged();
   files.boundary = boundary;
+  files.baseline = baseline_name(task);
   files.inputs_from_data = task.fields.given_inputs();
   return files;
 }
@@ -207,6 +208,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     if (options.progress) options.progress(i + 1, count);
   }
   if (options.writes) files.fields = errors.fields();
+  files.baseline = baseline_name(task);
   return files;
 }
 

@@ -23,6 +23,7 @@ struct RolloutFiles {
   int64_t steps = 0;
   int64_t compared = 0;            ///< steps for which the data has the truth
   std::vector<FieldError> fields;  ///< over the compared steps
+  std::string baseline;            ///< Evaluation::baseline
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
 };
@@ -47,6 +48,7 @@ struct PredictionFiles {
   std::vector<std::filesystem::path> meshes;    ///< mesh_NNNNN.vtu
   std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, SVG
   std::vector<FieldError> fields;
+  std::string baseline;  ///< Evaluation::baseline
 };
 
 /// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,

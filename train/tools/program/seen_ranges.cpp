@@ -23,11 +23,17 @@ void note_range(const std::string& what, const SeenRange& now, const SeenRange& 
   const double outside = std::max({trained.least - now.least, now.most - trained.most, 0.0});
   const double rounding = kRounding * std::max(std::abs(trained.least), std::abs(trained.most));
   if (outside <= std::max(kFarShare * span, rounding)) return;
-  notes.insert(fmt::format("far from the training: {} is {:.4g} to {:.4g}, in training {:.4g} to {:.4g}",
-                           what, now.least, now.most, trained.least, trained.most));
+  notes.insert(fmt::format("far from the training: {} is {}, in training {}", what, range_text(now),
+                           range_text(trained)));
 }
 
 }  // namespace
+
+std::string range_text(const SeenRange& range) {
+  const double size = std::max(std::abs(range.least), std::abs(range.most));
+  const int digits = range.most - range.least < 1e-3 * size ? 12 : 5;
+  return fmt::format("{:.{}g} to {:.{}g}", range.least, digits, range.most, digits);
+}
 
 void SeenRanges::add(const std::string& field, std::span<const double> values, size_t components) {
   std::vector<SeenRange>& ranges = fields_[field];
@@ -41,6 +47,7 @@ void SeenRanges::add(const MeshView& mesh) {
   const auto nodes = static_cast<double>(mesh.nodes);
   nodes_ = with(nodes_.value_or(SeenRange{nodes, nodes}), nodes);
   const auto dim = static_cast<size_t>(mesh.dim);
+  double sum = 0.0;
   for (size_t edge = 0; edge < mesh.senders.size(); ++edge) {
     const auto sender = static_cast<size_t>(mesh.senders[edge]) * dim;
     const auto receiver = static_cast<size_t>(mesh.receivers[edge]) * dim;
@@ -50,9 +57,11 @@ void SeenRanges::add(const MeshView& mesh) {
                               static_cast<double>(mesh.positions[receiver + axis]);
       square += distance * distance;
     }
-    length_ += std::sqrt(square);
+    sum += std::sqrt(square);
   }
-  edges_ += mesh.edges;
+  if (mesh.edges == 0) return;
+  const double length = sum / static_cast<double>(mesh.edges);
+  edge_length_ = with(edge_length_.value_or(SeenRange{length, length}), length);
 }
 
 void SeenRanges::note(const std::optional<TrainingRanges>& trained, std::set<std::string>& notes) const {
@@ -73,12 +82,13 @@ void SeenRanges::note(const std::optional<TrainingRanges>& trained, std::set<std
     notes.insert(fmt::format("far from the training: meshes have {} to {} nodes, in training {} to {}",
                              nodes_->least, nodes_->most, trained->nodes.least, trained->nodes.most));
   }
-  const double length = edges_ > 0 ? length_ / static_cast<double>(edges_) : 0.0;
-  if (length <= 0.0 || trained->edge_length <= 0.0) return;
-  const double factor = length / trained->edge_length;
-  if (factor <= kFarSize && factor >= 1.0 / kFarSize) return;
-  notes.insert(fmt::format("far from the training: edges are {:.3g} long on average, in training {:.3g}",
-                           length, trained->edge_length));
+  if (!edge_length_ || trained->edge_length <= 0.0) return;
+  const double longest = edge_length_->most / trained->edge_length;
+  const double shortest = edge_length_->least / trained->edge_length;
+  if (longest <= kFarSize && shortest >= 1.0 / kFarSize) return;
+  notes.insert(
+      fmt::format("far from the training: edges of a mesh are {} long on average, in training {:.3g}",
+                  range_text(*edge_length_), trained->edge_length));
 }
 
 }  // namespace meshgrad

@@ -13,6 +13,9 @@
 
 namespace meshgrad {
 
+/// "0 to 3.2", with the digits that tell the two apart.
+std::string range_text(const SeenRange& range);
+
 class SeenRanges {
  public:
   /// Values [rows, components] of a field that a prediction reads.
@@ -28,8 +31,7 @@ class SeenRanges {
  private:
   std::map<std::string, std::vector<SeenRange>> fields_;  // by component
   std::optional<SeenRange> nodes_;
-  int64_t edges_ = 0;
-  double length_ = 0.0;  // of all edges
+  std::optional<SeenRange> edge_length_;  // mean of a mesh
 };
 
 }  // namespace meshgrad
