@@ -157,6 +157,9 @@ TEST_CASE("a run folder belongs to one process, which the error names") {
     CHECK(second.err.find("process ") != std::string::npos);
     CHECK(second.err.find(" UTC trains in; fix: wait for that run") != std::string::npos);
   }
+  fs::remove(run.dir() / "run.lock");
+  const Outcome second = test::run_meshgrad({"train", run.file, "--set", "model.width=24"});
+  CHECK(second.err.find("[run.dir] needed a folder that no other process writes to") != std::string::npos);
   CHECK(test::read_text(run.dir() / "config.resolved.toml").find("width = 24") == std::string::npos);
   process.send(SIGTERM);
   CHECK(process.wait().code == 75);

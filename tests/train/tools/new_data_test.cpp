@@ -104,11 +104,13 @@ TEST_CASE("a table sets nodes that are not predicted") {
   const WaveRun run;
   const fs::path& folder = run.scratch.path;
   const fs::path wave = write_wave(folder / "w.npz", 7, 3.0, 1), table = folder / "inflow.csv";
-  test::write_text(table, "time,node_type,velocity[0]\n0, 4, 1.0\n# a ramp\n2.0, 4, 3.0\n");
+  test::write_text(table,
+                   "\xef\xbb\xbftime,node_type,velocity[0]\n0, 4, 1.0\n# a ramp\n2.0, 4, 3.0\n0,7,1\n");
   const Outcome outcome = run.roll_out(
       {wave.string(), "--steps", "6", "--boundary", table.string(), "-o", (folder / "out").string()});
   CAPTURE(outcome.err);
   REQUIRE(outcome.code == 0);
+  CHECK(contains(outcome.out, "has no node of type 7"));
   const std::vector<int32_t> types = test::wave_record(7, 1, 3.0).node_type;
   const std::vector<float> first = field_in(folder / "out" / "w" / "frame_00000.vtu", "velocity");
   const double dt = Dataset::open(run.config.data.path).dt();
@@ -122,6 +124,57 @@ TEST_CASE("a table sets nodes that are not predicted") {
       if (types[node] == 6) CHECK(now[2 * node] == first[2 * node]);
     }
   }
+}
+
+TEST_CASE("what is far from the training is named") {
+  const WaveRun run;
+  const fs::path& folder = run.scratch.path;
+  const fs::path wave = write_wave(folder / "w.npz", 7, 3.0, 1);
+  const auto printed = [&](const fs::path& file) {
+    const Outcome outcome = run.roll_out({file.string(), "--steps", "1", "-o", (folder / "out").string()});
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    std::string text;  // without the breaks of lines
+    for (const char c : outcome.out)
+      if (c != '\n' && !(c == ' ' && text.ends_with(' '))) text += c;
+    return text;
+  };
+  CHECK_FALSE(contains(printed(wave), "far from the training"));
+  const test::SquareRecord record = test::wave_record(25, 1, 3.0);
+  std::vector<float> positions = record.mesh_pos, velocity = record.velocity;
+  for (float& value : positions) value *= 10.0F;
+  for (float& value : velocity) value += 1.0F;
+  test::write_npz(folder / "far.npz",
+                  {{"mesh_pos", test::npy<float>("<f4", "(625, 2)", positions)},
+                   {"cells", test::npy<int32_t>("<i4", "(1152, 3)", record.cells)},
+                   {"node_type", test::npy<int32_t>("<i4", "(625,)", record.node_type)},
+                   {"velocity", test::npy<float>("<f4", "(625, 2)", velocity)}},
+                  false);
+  const std::string far = printed(folder / "far.npz");
+  CAPTURE(far);
+  CHECK(contains(far, "far from the training: velocity[0] is 1."));
+  CHECK(contains(far, "far from the training: velocity[1] is 0.8"));
+  CHECK(contains(far, "far from the training: meshes have 625 to 625 nodes, in training 49 to 64"));
+  CHECK(contains(far, "far from the training: edges of a mesh are"));
+}
+
+TEST_CASE("a rollout replaces neither its input nor through a link") {
+  const WaveRun run;
+  const fs::path& folder = run.scratch.path;
+  const fs::path wave = write_wave(folder / "w.npz", 7, 3.0, 1), out = folder / "out";
+  REQUIRE(run.roll_out({wave.string(), "--steps", "1", "-o", out.string()}).code == 0);
+  const fs::path made = out / "w";
+  check_fails({"rollout", run.config.run.dir, made.string(), "--steps", "1", "-o", made.string()}, 1,
+              {"needed a folder that the command does not read"});
+  CHECK(fs::exists(made / "frame_00001.vtu"));
+  fs::rename(made, folder / "kept");
+  fs::create_directory_symlink(folder / "kept", made);
+  check_fails({"rollout", run.config.run.dir, wave.string(), "--steps", "1", "-o", out.string()}, 1,
+              {"needed a folder, or a new name, got a link"});
+  CHECK(fs::exists(folder / "kept" / "frame_00001.vtu"));
+  fs::rename(run.config.data.path, folder / "moved.mgd");
+  check_fails(
+      {"rollout", run.config.run.dir, wave.string(), "--steps", "1"}, 1,
+      {"the data that the run was trained on, with whose options new data are read, got no file there"});
 }
 
 TEST_CASE("a boundary table says what is wrong with it") {
