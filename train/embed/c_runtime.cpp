@@ -4,6 +4,8 @@
 #include <meshgrad/engine/ranks/mpi.h>
 #include <meshgrad/train/embed/c_border.h>
 
+#include <chrono>
+#include <cmath>
 #include <string>
 
 using namespace meshgrad;
@@ -52,7 +54,15 @@ RuntimeOptions options_of(const meshgrad_runtime_options& given_options) {
 }
 
 Ranks ranks_of(const meshgrad_runtime_options& options) {
-  return options.communicator == nullptr ? Ranks() : ranks_of_communicator(*options.communicator);
+  constexpr double kLongest = 1e9;  // 31 years
+  if (!(options.timeout >= 0.0 && options.timeout <= kLongest)) {
+    throw invalid_argument("meshgrad_runtime_options: timeout", "0 to 1e9 seconds",
+                           std::to_string(options.timeout), "0 waits 300 seconds");
+  }
+  Ranks ranks = options.communicator == nullptr ? Ranks() : ranks_of_communicator(*options.communicator);
+  if (options.timeout > 0.0)
+    ranks.set_timeout(std::chrono::milliseconds(std::llround(options.timeout * 1e3)));
+  return ranks;
 }
 
 }  // namespace

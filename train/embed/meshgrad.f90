@@ -56,6 +56,7 @@ module meshgrad
     integer(c_int64_t) :: memory_capacity
     type(c_funptr) :: log
     type(c_ptr) :: log_context, communicator
+    real(c_double) :: timeout
   end type
 
   !> An array as meshgrad takes it.
@@ -806,9 +807,10 @@ contains
   !! processes that train one model together; of mpi_f08 its %mpi_val. All of them then call open and close.
   !! memory_limit: bytes; 0 is none. log: a procedure of a module, for messages of one line. allocate, release: bind(c)
   !! procedures of the program instead of the device's memory, both or none, which get memory_context and hold at
-  !! most memory_capacity bytes. cuda_stream: a cudaStream_t to queue work on, which outlives the runtime.
+  !! most memory_capacity bytes. cuda_stream: a cudaStream_t to queue work on, which outlives the runtime. timeout:
+  !! seconds that a process waits for the others, until a trainer sets its ranks.timeout; 0 is 300.
   subroutine runtime_open(self, device, threads, status, communicator, memory_limit, log, allocate, release, &
-      memory_capacity, memory_context, cuda_stream)
+      memory_capacity, memory_context, cuda_stream, timeout)
     class(meshgrad_runtime), intent(inout) :: self
     character(*), intent(in), optional :: device
     integer, intent(in), optional :: threads
@@ -819,6 +821,7 @@ contains
     procedure(memory_of_program), optional :: allocate
     procedure(back_to_program), optional :: release
     type(c_ptr), intent(in), optional :: memory_context, cuda_stream
+    real(real64), intent(in), optional :: timeout
     type(c_runtime_options) :: options
     type(program_log), pointer :: lines
     character(kind=c_char, len=:), allocatable, target :: word
@@ -841,6 +844,7 @@ contains
     if (present(memory_capacity)) options%memory_capacity = memory_capacity
     if (present(memory_context)) options%memory_context = memory_context
     if (present(cuda_stream)) options%cuda_stream = cuda_stream
+    if (present(timeout)) options%timeout = timeout
     nullify (lines)
     if (present(log)) then
       lines => new_log(log)

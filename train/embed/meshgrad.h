@@ -153,6 +153,9 @@ typedef struct meshgrad_runtime_options {
    * the communicator itself), of the MPI that meshgrad is built with. It is duplicated. NULL: this process is
    * alone; MPI_COMM_NULL is refused. */
   const int* communicator;
+  /* Seconds that a process waits for the others, until a trainer on the runtime sets its ranks.timeout; 0:
+   * 300. */
+  double timeout;
 } meshgrad_runtime_options;
 
 /* The _init functions pass the size that the caller's header gives the structure. */
@@ -230,7 +233,7 @@ int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, co
 /* On a mesh in parts (ghost_owner), all processes call this and meshgrad_predictor_predict in the same order.
  * Fields then have rows for ghost nodes, too: predict fills those of targets, others are not read. All
  * processes also call record_steps and backward. A process that gives a whole mesh while others give parts
- * lets those wait until they time out: 300 seconds, or ranks.timeout of a trainer on the runtime. NULL, or a
+ * lets those wait until they time out (meshgrad_runtime_options). NULL, or a
  * structure without meshgrad_mesh_init, ends the common work of the runtime's processes: later calls that
  * need the others fail. Both hold for a trainer's mesh, too. */
 int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh);

@@ -20,7 +20,7 @@ def _structure(**members: Any) -> Any:
 Array = _structure(data=c_void_p, dtype=c_int32, rank=c_int32, shape=c_int64 * 3, device=c_int32, row_bytes=c_int32)
 RuntimeOptions = _structure(
     size=c_size_t, device=c_char_p, threads=c_int32, memory_limit=c_int64, cuda_stream=c_void_p, allocate=c_void_p, release=c_void_p,
-    memory_context=c_void_p, memory_capacity=c_int64, log=c_void_p, log_context=c_void_p, communicator=POINTER(c_int))
+    memory_context=c_void_p, memory_capacity=c_int64, log=c_void_p, log_context=c_void_p, communicator=POINTER(c_int), timeout=c_double)
 Mesh = _structure(
     size=c_size_t, positions=Array, cells=Array, edges=Array, node_type=Array, first_node=c_int32, ghost_owner=Array, ghost_number=Array)
 Field = _structure(name=c_char_p, components=c_int32, on_graph=c_int32, unit=c_char_p)

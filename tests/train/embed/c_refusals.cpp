@@ -75,6 +75,11 @@ void refuse_options(Host& c) {
   options.memory_limit = -5;
   c.call(meshgrad_runtime_create, &options, &runtime)
       .refused(kInvalid, "memory_limit] needed 0 or more bytes");
+  options.memory_limit = 0;
+  for (const double timeout : {-1.0, double{NAN}, 1e300}) {
+    options.timeout = timeout;
+    c.call(meshgrad_runtime_create, &options, &runtime).refused(kInvalid, "timeout] needed 0 to 1e9 seconds");
+  }
   const meshgrad_field fields[] = {{"velocity", 2, 0, "m/s"}, {"load", 1, 0, nullptr}};
   const std::string config = std::string(kFlow) + "data.targets = ['velocity']\n";
   meshgrad_trainer_options training;
