@@ -251,8 +251,12 @@ bool has_group(const std::filesystem::path& path, const char* name) {
 bool has_nodal_data(const std::filesystem::path& path) {
   if (!has_group(path, "data")) return false;
   const std::vector<std::string> paths = Hdf5Arrays(path).paths();
-  return paths.empty() || std::ranges::any_of(paths, [](const std::string& one) {
-           return one.starts_with("data/") && one.ends_with("/nodal_data");
+  const auto file = open_hdf5_file(path);
+  return paths.empty() || std::ranges::any_of(paths, [&](const std::string& one) {
+           const size_t slash = one.starts_with("data/") ? one.find('/', 5) : one.npos;
+           // It may be a link to another file, which is not read, and is none of the paths.
+           return slash != one.npos &&
+                  H5Lexists(file.id(), (one.substr(0, slash) + "/nodal_data").c_str(), H5P_DEFAULT) > 0;
          });
 }
 
