@@ -265,6 +265,7 @@ TEST_CASE("an array on another device than the runtime's is refused") {
   CHECK(refused([&] { predictor.set_mesh(c.solver.on_device()); }));
   predictor.set_mesh(c.solver.on_host());
   CHECK(refused([&] { predictor.set_field("u", {c.solver.u.there(), kGpu}); }));
+  predictor.set_field("u", c.solver.u.host);
   CHECK(refused([&] { predictor.get_field("u", {c.solver.u.there(), kGpu}); }));
 }
 

@@ -69,7 +69,8 @@ module meshgrad
   abstract interface
     !> Receives a message of one line. May be called from any thread.
     subroutine log_line(is_warning, text)
-      logical, intent(in) :: is_warning
+      import
+      logical(c_bool), intent(in) :: is_warning
       character(*), intent(in) :: text
     end subroutine
     !> Memory of the program, at any alignment; c_null_ptr where there is none.
@@ -880,7 +881,7 @@ contains
     integer(c_int32_t), value :: is_warning
     type(program_log), pointer :: log
     call c_f_pointer(context, log)
-    call log%write(is_warning /= 0, text_of(text))
+    call log%write(logical(is_warning /= 0, c_bool), text_of(text))
   end subroutine
 
   subroutine runtime_close(self)

@@ -47,7 +47,7 @@ contains
   end subroutine
 
   subroutine note(is_warning, text)
-    logical, intent(in) :: is_warning
+    logical(c_bool), intent(in) :: is_warning
     character(*), intent(in) :: text
     if (.not. is_warning) return
     warning = text
