@@ -19,7 +19,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
-from bench import STEPS, Bench, Finding, fresh_folder, mutated, pause, send, wait_for
+from bench import STEPS, Bench, Finding, fresh_folder, mutated, pause, send, wait_for, write_npz
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGXCPU)
 PRELOAD = ""  # the library of failing calls
@@ -287,10 +287,12 @@ def full_disk(bench, folder, draw):
 
 
 def two_at_once(bench, folder, draw):
-    """A second start in the folder of a run is refused, and the run does not notice."""
+    """A second start in the folder of a run is refused, and the run does not notice, nor a lock file that is gone."""
     run = folder / "run"
     first = bench.start(bench.train_words(run, False))
     pause(draw, 0.3)
+    if draw.random() < 0.5:
+        (run / "run.lock").unlink(missing_ok=True)
     second = bench.run(bench.train_words(run, draw.random() < 0.5) + ["--set", "model.width=24"])
     if second.returncode != 2 and first.poll() is None:
         send(first, signal.SIGKILL)
@@ -304,6 +306,22 @@ def two_at_once(bench, folder, draw):
         bench.finish(run)
 
 
+def killed_check(bench, folder, draw):
+    """A killed check of raw data leaves no packed copy in TMPDIR, but for the moment in which it has a name."""
+    write_npz(folder / "raw.npz", draw.randrange(1000), frames=200)
+    left = []
+    for number in range(3):
+        temporary = folder / f"tmp_{number}"
+        temporary.mkdir()
+        process = bench.start(["check", folder / "raw.npz"], environment={"TMPDIR": str(temporary)})
+        pause(draw, 0.1)
+        send(process, signal.SIGKILL)
+        wait_for(process, 60)
+        left += list(temporary.iterdir())
+    if len(left) == 3:
+        raise Finding(f"left behind: {left}")
+
+
 def copy_regular(source, target):
     """Findings leave FIFOs and devices, too, which are not copied."""
     if pathlib.Path(source).is_file():
@@ -311,7 +329,7 @@ def copy_regular(source, target):
 
 
 ATTACKS = (kill, stop, stop_and_resume, timeout, failing_call, damaged_checkpoint, damaged_run, damaged_input,
-           changed_data, hostile_output, descriptors, locale, full_disk, two_at_once)
+           changed_data, hostile_output, descriptors, locale, full_disk, two_at_once, killed_check)
 WEIGHTS = {damaged_input: 4, damaged_checkpoint: 3, failing_call: 3, kill: 2, stop: 2, hostile_output: 2}
 
 
