@@ -210,28 +210,6 @@ std::optional<std::pair<std::string, std::string>> pair_of_line(std::string_view
   return std::pair{left, right};
 }
 
-/// Seconds in a unit of time.
-std::optional<double> seconds_in(std::string_view unit) {
-  struct Unit {
-    double seconds;
-    std::vector<std::string_view> names;
-  };
-  static const std::array<Unit, 8> kUnits{{{1, {"", "1", "s", "sec", "secs", "second", "seconds"}},
-                                           {1e-3, {"ms", "msec", "msecs", "millisecond", "milliseconds"}},
-                                           {1e-6, {"us", "microsecond", "microseconds"}},
-                                           {1e-9, {"ns", "nanosecond", "nanoseconds"}},
-                                           {60, {"min", "mins", "minute", "minutes"}},
-                                           {3600, {"h", "hr", "hrs", "hour", "hours"}},
-                                           {86400, {"d", "day", "days"}},
-                                           {604800, {"week", "weeks"}}}};
-  std::string name(unit.substr(0, unit.find(" since ")));
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  while (name.ends_with(' ')) name.pop_back();
-  for (const Unit& known : kUnits)
-    if (std::ranges::find(known.names, name) != known.names.end()) return known.seconds;
-  return std::nullopt;
-}
-
 }  // namespace
 
 bool is_mesh_array(std::string_view name) {
@@ -241,14 +219,6 @@ bool is_mesh_array(std::string_view name) {
 bool are_times(const NamedArray& array, int64_t nodes) {
   const bool named = array.name == "times" || array.name == "time" || array.name == "t";
   return named && array.array.shape.size() == 1 && array.array.shape[0] != nodes;
-}
-
-std::optional<std::vector<double>> in_seconds(const NamedArray& times) {
-  const auto seconds = seconds_in(times.unit);
-  if (!seconds) return std::nullopt;
-  std::vector<double> values = to_doubles(times.array);
-  for (double& value : values) value *= *seconds;
-  return values;
 }
 
 std::string shape_text(const NpyArray& array) { return fmt::format("[{}]", fmt::join(array.shape, ", ")); }

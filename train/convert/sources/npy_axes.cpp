@@ -7,9 +7,13 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/sources/array_map.h>
 #include <meshgrad/train/convert/sources/npy_axes.h>
 
 namespace meshgrad {
@@ -53,7 +57,37 @@ std::optional<size_t> place_of_axis(const std::string& word) {
   return std::nullopt;
 }
 
+/// Seconds in a unit of time.
+std::optional<double> seconds_in(std::string_view unit) {
+  struct Unit {
+    double seconds;
+    std::vector<std::string_view> names;
+  };
+  static const std::array<Unit, 8> kUnits{{{1, {"", "1", "s", "sec", "secs", "second", "seconds"}},
+                                           {1e-3, {"ms", "msec", "msecs", "millisecond", "milliseconds"}},
+                                           {1e-6, {"us", "microsecond", "microseconds"}},
+                                           {1e-9, {"ns", "nanosecond", "nanoseconds"}},
+                                           {60, {"min", "mins", "minute", "minutes"}},
+                                           {3600, {"h", "hr", "hrs", "hour", "hours"}},
+                                           {86400, {"d", "day", "days"}},
+                                           {604800, {"week", "weeks"}}}};
+  std::string name(unit.substr(0, unit.find(" since ")));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  while (name.ends_with(' ')) name.pop_back();
+  for (const Unit& known : kUnits)
+    if (std::ranges::find(known.names, name) != known.names.end()) return known.seconds;
+  return std::nullopt;
+}
+
 }  // namespace
+
+std::optional<std::vector<double>> in_seconds(const NamedArray& times) {
+  const auto seconds = seconds_in(times.unit);
+  if (!seconds) return std::nullopt;
+  std::vector<double> values = to_doubles(times.array);
+  for (double& value : values) value *= *seconds;
+  return values;
+}
 
 void put_axes_in_order(NamedArray& array, const std::string& axes, const std::string& where) {
   std::vector<size_t> places;
