@@ -65,7 +65,8 @@ MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_err
           "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
           "refused": None, "different_run": None, "check_range": None}
 VAGUE = re.compile(r"(?:an? )?(?:[a-z]+ ones?|others?|another|something|both|neither|one|"
-                   r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|.*(?:\bor others|"
+                   r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|(?:its?|they) |.*(?:\bor others|"
+                   r"\b(?:without|beside|past|of|in) (?:it|them)|"
                    r"\bof another [a-z]+|do(?:es)? not fit)$")
 NAME_LENGTH = 60
 GAP = r"""[\s"'/#*_|>\\-]+"""

@@ -42,6 +42,8 @@ class VocabularyTest(unittest.TestCase):
         self.assertEqual(self.check('throw broken("integers", ok ? text : "another type");\n'), [1])
         self.assertEqual(self.check('throw data_error(name, "a closed file", "an open one", kFix);\n'), [1])
         self.assertEqual(self.check('throw data_error(name, "a map", "a file of another kind", kFix);\n'), [1])
+        self.assertEqual(self.check('throw data_error(name, "metrics", run + " without it", kFix);\n'), [1])
+        self.assertEqual(self.check('throw data_error(name, "one after the other", "they overlap", kFix);\n'), [1])
         self.assertEqual(self.check('throw data_error(name, "another file than the output", target, kFix);\n'), [])
         self.assertEqual(self.check('throw config_error(key, "1", fmt::format("{} of {}", a, b), "some other");\n'), [])
 

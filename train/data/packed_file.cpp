@@ -316,7 +316,7 @@ void PackedFile::check_unchanged() const {
   if (now == stamp_ && settled_) return;
   if (now.bytes < bytes_.size()) {
     throw data_error(path_.string(), fmt::format("the {} bytes it had when it was opened", bytes_.size()),
-                     fmt::format("{} bytes: it was cut short", now.bytes),
+                     fmt::format("{} bytes, cut short", now.bytes),
                      "copy the file again, then resume the run");
   }
   // A write within the clock tick of the last one leaves the time as it is: until a second has passed without

@@ -246,7 +246,7 @@ void check_cover(std::vector<SafetensorsTensor>& tensors, std::span<const std::b
     if (begin != end) {
       throw data_error(fmt::format("{}: tensor \"{}\"", file, tensor.name),
                        fmt::format("its data to begin at byte {}, where the tensor before it ends", end),
-                       fmt::format("byte {} ({})", begin, begin < end ? "they overlap" : "a hole"),
+                       fmt::format("byte {} ({})", begin, begin < end ? "overlapping data" : "a hole"),
                        kFetchAgain);
     }
     end = begin + tensor.bytes.size();
@@ -289,7 +289,7 @@ const SafetensorsTensor& SafetensorsView::at(const std::string& name) const {
   for (const auto& [key, position] : index) names.push_back(key);
   const std::string near = nearest_name(name, names);
   throw data_error(file, fmt::format("a tensor \"{}\"", name),
-                   fmt::format("{} tensors without it", tensors.size()),
+                   fmt::format("{} tensors of other names", tensors.size()),
                    near.empty() ? "give the file that was written for this purpose"
                                 : fmt::format("did you mean \"{}\"?", near));
 }
@@ -310,7 +310,7 @@ const std::string& SafetensorsView::metadata_at(const std::string& key) const {
   const auto found = metadata.find(key);
   if (found != metadata.end()) return found->second;
   throw data_error(file, fmt::format("a metadata entry \"{}\"", key),
-                   fmt::format("{} entries without it", metadata.size()),
+                   fmt::format("{} entries of other names", metadata.size()),
                    "give the file that was written for this purpose");
 }
 

@@ -111,18 +111,28 @@ TrainedModel Predictor::trained() const {
           loaded_->config.precision, loaded_->parts.get()};
 }
 
+void check_predicts(const Config& config, bool over_time) {
+  const TaskName task = config.task.name;
+  if (task == (over_time ? TaskName::mesh_dynamics : TaskName::steady_field)) return;
+  throw config_error("task.name",
+                     over_time ? "\"mesh_dynamics\": a rollout goes through time"
+                               : "\"steady_field\": predict is for fields without time",
+                     toml_quoted(name_of(task)),
+                     task == TaskName::mesh_dynamics  ? "use meshgrad rollout"
+                     : task == TaskName::steady_field ? "use meshgrad predict"
+                                                      : "use meshgrad evaluate");
+}
+
 const MeshTask& Predictor::mesh_dynamics() const {
   const MeshTask& task = loaded_->task.mesh();
-  if (task.fields.over_time) return task;
-  throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time",
-                     toml_quoted(name_of(config().task.name)), "use meshgrad predict");
+  check_predicts(config(), true);
+  return task;
 }
 
 const MeshTask& Predictor::steady_field() const {
   const MeshTask& task = loaded_->task.mesh();
-  if (!task.fields.over_time) return task;
-  throw config_error("task.name", "\"steady_field\": predict is for fields without time",
-                     toml_quoted(name_of(config().task.name)), "use meshgrad rollout");
+  check_predicts(config(), false);
+  return task;
 }
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {

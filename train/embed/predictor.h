@@ -24,6 +24,10 @@ struct TrainedModel;
 std::optional<std::filesystem::path> data_of_run(const Config& config,
                                                  const std::filesystem::path& checkpoint);
 
+/// Throws ConfigError, naming the command to use, unless a run of this task predicts over time, or fields
+/// without time.
+void check_predicts(const Config& config, bool over_time);
+
 class Predictor {
  public:
   /// `data_path` empty: data_of_run(). Throws DataError or ConfigError when something

@@ -136,7 +136,7 @@ TEST_CASE("a child that crashes, loops or grows is one error") {
                        "keeps the library busy for 1 s"));
   CHECK(test::contains(
       error_of([](int) { std::vector<char>(size_t{300} << 20, 'x'); }),
-      "needed trajectories that take at most 256 MiB to read, got an allocation of HDF5 past it"));
+      "needed trajectories that take at most 256 MiB to read, got an allocation of HDF5 beyond"));
   CHECK(error_of([](int) { throw data_error("here", "a", "b", "c"); }) == "[here] needed a, got b; fix: c");
   CHECK(error_of([](int) {}).empty());
 }

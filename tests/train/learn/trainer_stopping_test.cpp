@@ -192,7 +192,7 @@ TEST_CASE("a lock holds without its file") {
   fs::remove(file);
   const int second = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   REQUIRE(::flock(second, LOCK_EX | LOCK_NB) == 0);
-  CHECK_THROWS_WITH_AS(lock.renew(), doctest::Contains("another process trains in"), ConfigError);
+  CHECK_THROWS_WITH_AS(lock.renew(), doctest::Contains("a process without a name trains in"), ConfigError);
   ::close(second);
 }
 

@@ -174,7 +174,7 @@ TEST_CASE("a rollout replaces neither its input nor through a link") {
   fs::rename(run.config.data.path, folder / "moved.mgd");
   check_fails(
       {"rollout", run.config.run.dir, wave.string(), "--steps", "1"}, 1,
-      {"the data that the run was trained on, with whose options new data are read, got no file there"});
+      {"the data that the run was trained on, with whose options new data are read, got no such file"});
 }
 
 TEST_CASE("a boundary table says what is wrong with it") {

@@ -193,7 +193,7 @@ TEST_CASE("and in a history") {
     CHECK_THROWS_AS(parse_memory_trace(kHistory.substr(0, length), "trace"), DataError);
   }
   const size_t line = kHistory.find("out_of_memory");
-  check_refused(kHistory.substr(0, line), "[trace:12] needed well-formed JSON, got its end");
+  check_refused(kHistory.substr(0, line), "[trace:12] needed well-formed JSON, got the end of the file");
   check_refused("{]", "[trace:1] needed well-formed JSON");
   check_refused("{}", "needed \"format\": \"meshgrad-memory-history\", got \"\"");
   const std::string start = R"({"format": "meshgrad-memory-history", "version": 1, "events": [)";

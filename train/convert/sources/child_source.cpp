@@ -257,7 +257,7 @@ class ChildSource : public TrajectorySource {
     return data_error(path_.string(),
                       fmt::format("trajectories that take at most {:.0f} MiB to read",
                                   mebibytes(static_cast<int64_t>(allowed))),
-                      fmt::format("an allocation of {} past it", library_),
+                      fmt::format("an allocation of {} beyond", library_),
                       "write shorter trajectories, or convert the file to NPZ");
   }
 

@@ -195,7 +195,7 @@ std::vector<RawField> node_splits(const std::vector<NamedArray>& arrays, int64_t
     for (const auto& [split, of_split] : masks) {
       if (of_split.size() > 1) {
         throw data_error(array_of(where, *of_split[1]), "one mask of each split",
-                         of_split[0]->source + " beside it", "leave one of them out");
+                         of_split[0]->source + " beside " + of_split[1]->source, "leave one of them out");
       }
       add_mask(fields, *of_split.front(), split, nodes, where);
     }

@@ -219,7 +219,7 @@ void append_arrays(std::vector<VtkArray>& all, std::vector<VtkArray>& more, cons
     if (piece == more.end() || piece->components != array.components ||
         piece->values.index() != array.values.index() || more.size() != all.size()) {
       throw data_error(fmt::format("{}: array {}", name, array.name), "the same arrays in all pieces",
-                       piece == more.end() ? "a piece without it" : describe_array(*piece),
+                       piece == more.end() ? "a piece without " + array.name : describe_array(*piece),
                        "write all pieces with the same arrays");
     }
     append(array, *piece);

@@ -96,7 +96,7 @@ void load_arena(const SafetensorsView& view, const std::string& prefix, const Pa
     const ParameterInfo& info = set.parameters()[i];
     if (!view.contains(prefix + info.name)) {
       throw data_error(view.file, "parameter " + prefix + info.name,
-                       fmt::format("{} tensors without it", view.tensors.size()),
+                       fmt::format("{} tensors of other names", view.tensors.size()),
                        "this is a checkpoint of another model: use the configuration it was trained with");
     }
     const SafetensorsTensor& tensor = view.at(prefix + info.name);
@@ -251,7 +251,7 @@ fs::path find_checkpoint(const fs::path& run, const std::string& word) {
     if (path_exists(path)) return path;
   }
   throw config_error(run.string(), "a run with checkpoints/last.safetensors",
-                     path_exists(run) ? "a folder without it" : "no such folder",
+                     path_exists(run) ? "a folder without checkpoints" : "no such folder",
                      "name the folder that meshgrad train wrote (run.dir)");
 }
 

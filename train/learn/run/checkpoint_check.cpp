@@ -325,12 +325,15 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
   }
 }
 
+bool same_dt(double trained, double dt) {
+  constexpr double kRounding = 1e-6;  // of a dt in f32
+  return trained <= 0 || dt <= 0 || std::abs(trained - dt) <= kRounding * trained;
+}
+
 std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
                                          const Task& task, const Config& config) {
-  constexpr double kRounding = 1e-6;  // of a dt in f32
   const Dataset& dataset = task.dataset();
-  if (task.describe().over_time && trained.dt > 0 && dataset.dt() > 0 &&
-      std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
+  if (task.describe().over_time && !same_dt(trained.dt, dataset.dt())) {
     return OtherData{fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
                      fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these"};
   }

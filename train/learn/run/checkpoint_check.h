@@ -77,6 +77,10 @@ std::string to_json(const TrainingData& data);
 /// Throws DataError with `where` for anything else than to_json's text.
 TrainingData training_data_from_json(std::string_view text, std::string_view where);
 
+/// Whether data may be predicted by a model of changes over `trained` seconds: the same dt but for the
+/// rounding of f32, or one of the two is not known (0).
+bool same_dt(double trained, double dt);
+
 /// What an error says of data that differ.
 struct OtherData {
   std::string needed, got, fix;

@@ -38,7 +38,7 @@ std::string holder_of(int descriptor) {
   const ::ssize_t bytes = ::pread(descriptor, text.data(), text.size(), 0);
   std::string holder(text.data(), static_cast<std::size_t>(std::max<::ssize_t>(bytes, 0)));
   if (const auto end = holder.find('\n'); end != holder.npos) holder.resize(end);
-  return holder.empty() ? "another process" : holder;
+  return holder.empty() ? "a process without a name" : holder;
 }
 
 void make_folder(const fs::path& folder) {

@@ -107,13 +107,9 @@ Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
 
 Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path path(command.path);
-  const bool text = path.extension() == ".toml";
-  const bool folder = std::filesystem::is_directory(path);
-  // A damaged packed file is no input of a conversion.
-  const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed_file(command.path)));
-  Checked checked = text  ? check_configuration(command)
-                    : raw ? check_raw(command, globals)
-                          : check_packed(command, Dataset::open(command.path));
+  Checked checked = path.extension() == ".toml" ? check_configuration(command)
+                    : names_packed_file(path)   ? check_packed(command, Dataset::open(path))
+                                                : check_raw(command, globals);
   checked.findings = checked.data.findings;
   if (checked.use)
     checked.findings.insert(checked.findings.end(), checked.use->findings.begin(),

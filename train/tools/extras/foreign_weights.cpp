@@ -65,7 +65,7 @@ class ForeignFile {
     const size_t count = unused.size();
     if (count > 3) unused.resize(3);
     throw data_error(view_.file, "only weights of a MeshGraphNet",
-                     fmt::format("{} without a place in it, such as {}",
+                     fmt::format("{} without a place there, such as {}",
                                  counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
                      kMend);
   }

@@ -159,7 +159,7 @@ Json memory_over_step(const fs::path& run) {
 /// What the files of a run directory say.
 Json describe_run(const fs::path& run) {
   if (!fs::exists(run / "metrics.jsonl")) {
-    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without it",
+    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without metrics.jsonl",
                        "name the folder that `meshgrad train` wrote (run.dir)");
   }
   Json json{{"name", fs::weakly_canonical(run).filename().string()}, {"path", run.string()}};

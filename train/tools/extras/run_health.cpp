@@ -91,7 +91,7 @@ std::optional<double> step_of_checkpoint(const std::filesystem::path& path) {
 
 RunFacts facts_of(const std::filesystem::path& run) {
   if (!path_exists(run / "metrics.jsonl")) {
-    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without it",
+    throw config_error("RUN", "a run directory with metrics.jsonl", run.string() + " without metrics.jsonl",
                        "name the folder that `meshgrad train` wrote (run.dir)");
   }
   RunFacts facts;

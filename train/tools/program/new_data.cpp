@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config.h>
+#include <meshgrad/train/learn/task/field_selection.h>
 #include <meshgrad/train/tools/program/boundary_table.h>
 #include <meshgrad/train/tools/program/new_data.h>
 #include <meshgrad/train/tools/program/prediction_folder.h>
@@ -11,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -22,10 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using From = NewBoundary::From;
-
-bool contains(const std::vector<int64_t>& types, int64_t type) {
-  return std::ranges::find(types, type) != types.end();
-}
 
 /// What a model reads and predicts, held against the fields of new data.
 class NewFields {
@@ -173,7 +169,7 @@ class NewTrajectory {
       std::vector<float>& stored = columns.emplace_back(less(predicted(target), offset));
       const auto components = static_cast<size_t>(target.components);
       for (size_t i = 0; i < stored.size() && !given; ++i) {
-        if (!contains(config.predicted_types, mesh.node_type[i / components]))
+        if (!contains_type(config.predicted_types, mesh.node_type[i / components]))
           stored[i] = std::numeric_limits<float>::quiet_NaN();
       }
       points.push_back({target.name, target.components, {}, offset});
@@ -297,7 +293,7 @@ int64_t steps_of(const NewTrajectory& on, const MeshPredictor& predictor, const 
 std::string held_types(const MeshView& mesh, const DataConfig& config) {
   std::set<int32_t> types;
   for (const int32_t type : mesh.node_type)
-    if (!contains(config.predicted_types, type) && !contains(config.kinematic_types, type))
+    if (!contains_type(config.predicted_types, type) && !contains_type(config.kinematic_types, type))
       types.insert(type);
   std::vector<std::string> names;
   for (const int32_t type : types) names.push_back(fmt::format("{}", type));
@@ -419,7 +415,6 @@ class NewDataWriter {
   /// Frames that the model reads have to be as far apart as in training.
   void check_dt(const NewTrajectory& on) {
     const TrajectoryView& trajectory = on.trajectory();
-    constexpr double kRounding = 1e-6;  // of a dt in f32
     const double trained = predictor_.dt();
     if (trained <= 0.0) notes_.insert("the time of a step is not known: times are numbers of steps");
     const auto moves = [&](const FieldInfo& input) {
@@ -428,8 +423,7 @@ class NewDataWriter {
     const bool read = trajectory.frames() > 1 &&
                       (predictor_.earlier_frames() > 0 || options_.boundary.from == From::data ||
                        !on.known_names().empty() || std::ranges::any_of(predictor_.inputs(), moves));
-    if (!read || trained <= 0.0 || trajectory.dt() <= 0.0) return;
-    if (std::abs(trajectory.dt() - trained) <= kRounding * trained) return;
+    if (!read || same_dt(trained, trajectory.dt())) return;
     throw data_error(std::string(trajectory.name()),
                      fmt::format("frames {} s apart, as in training", trained),
                      fmt::format("{} s", trajectory.dt()), "give frames of that dt");

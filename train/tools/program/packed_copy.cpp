@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/atomic_file.h>
+#include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/tools/program/describe.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/packed_copy.h>
@@ -42,6 +43,11 @@ class TemporaryName {
 };
 
 }  // namespace
+
+bool names_packed_file(const std::filesystem::path& path) {
+  std::error_code none;
+  return !std::filesystem::is_directory(path, none) && (path.extension() == ".mgd" || is_packed_file(path));
+}
 
 Dataset packed_copy(ConvertOptions options, ConvertReport& report) {
   const TemporaryName name;

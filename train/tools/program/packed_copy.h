@@ -5,6 +5,10 @@
 
 namespace meshgrad::cli {
 
+/// Whether a path is a packed file, or by its name meant to be one: a damaged one is no input of a
+/// conversion.
+bool names_packed_file(const std::filesystem::path& path);
+
 /// Converts `options.input` into a file in TMPDIR that has no name once this returns: then nothing is left of
 /// it however the process ends. Throws as convert() does, and DataError for TMPDIR.
 Dataset packed_copy(ConvertOptions options, ConvertReport& report);

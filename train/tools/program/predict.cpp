@@ -70,16 +70,14 @@ int run_rank(const PredictCommand& command, const GlobalOptions& globals,
 
 int run(const PredictCommand& command, const GlobalOptions& globals) {
   if (!command.inputs.empty()) {
-    return on_first_rank([&] {
-      return predict_new(
-          {.inputs = command.inputs,
-           .device = command.device,
-           .threads = command.threads,
-           .json = command.json,
-           .directory = command.directory.empty() ? std::filesystem::path(command.run) / "predictions_new"
-                                                  : std::filesystem::path(command.directory)},
-          find_checkpoint(command.run, command.checkpoint), false, globals);
-    });
+    return predict_new({.run = command.run,
+                        .checkpoint = command.checkpoint,
+                        .inputs = command.inputs,
+                        .device = command.device,
+                        .threads = command.threads,
+                        .json = command.json,
+                        .directory = command.directory},
+                       globals);
   }
   return on_predicting_ranks(command.run, command.checkpoint,
                              [&](const std::filesystem::path& checkpoint, Ranks& ranks) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
-#include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
@@ -25,15 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_packed(const fs::path& path) {
-  std::error_code none;
-  return !fs::is_directory(path, none) && (path.extension() == ".mgd" || is_packed_file(path));
-}
-
 /// A packed file as it is; other data as convert reads it with the options that the run's data were read
 /// with.
 Dataset open_new(const fs::path& path, const ConvertOptions& as_trained, const GlobalOptions& globals) {
-  if (is_packed(path)) return Dataset::open(path);
+  if (names_packed_file(path)) return Dataset::open(path);
   ConvertOptions options = as_trained;
   options.input = path;
   options.split = {1.0};
@@ -55,10 +49,10 @@ ConvertOptions options_of_run(const Config& config, const fs::path& checkpoint) 
                       "read the new data with meshgrad convert and these options, and name the .mgd");
   };
   const auto path = data_of_run(config, checkpoint);
-  if (!path) throw missing("no file there");
+  if (!path) throw missing("no such file");
   const Dataset data = Dataset::open(*path);
-  if (data.fingerprint() != checkpoint_data_fingerprint(checkpoint))
-    throw missing("a file with other content");
+  if (const uint64_t trained = checkpoint_data_fingerprint(checkpoint); data.fingerprint() != trained)
+    throw missing(fmt::format("content {:016x}, where training had {:016x}", data.fingerprint(), trained));
   ConvertOptions options;
   use_options_of(data, options);
   if (config.task.name == TaskName::mesh_dynamics) return options;
@@ -103,31 +97,30 @@ CLI::Option* add_new_data(CLI::App& command, std::vector<std::string>& inputs,
   return added;
 }
 
-int predict_new(const NewDataCommand& command, const fs::path& checkpoint, bool over_time,
-                const GlobalOptions& globals) {
+namespace {
+
+int run_new(const NewDataCommand& command, const GlobalOptions& globals) {
+  const fs::path checkpoint = find_checkpoint(command.run, command.checkpoint);
   const Config config = checkpoint_config(checkpoint);
-  if (config.task.name != (over_time ? TaskName::mesh_dynamics : TaskName::steady_field)) {
-    const std::string_view other = over_time ? "use meshgrad predict" : "use meshgrad rollout";
-    throw config_error(
-        "task.name",
-        over_time ? "\"mesh_dynamics\": a rollout goes through time"
-                  : "\"steady_field\": predict is for fields without time",
-        toml_quoted(name_of(config.task.name)),
-        config.task.name == TaskName::node_classification ? "use meshgrad evaluate" : std::string(other));
-  }
+  check_predicts(config, command.over_time);
   if (command.boundary != "initial" && command.boundary != "data" && !path_exists(command.boundary)) {
     throw config_error("--boundary", "initial, data or a table (FILE.csv)", '"' + command.boundary + '"',
                        "choose one of them");
   }
   ConvertOptions as_trained;
-  if (!std::ranges::all_of(command.inputs, is_packed)) as_trained = options_of_run(config, checkpoint);
+  if (!std::ranges::all_of(command.inputs, names_packed_file))
+    as_trained = options_of_run(config, checkpoint);
   std::vector<NewData> all;
   for (const std::string& input : command.inputs)
     all.push_back({open_new(input, as_trained, globals), input});
   Ranks alone;
   Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, alone);
   MeshPredictor predictor(runtime, checkpoint);
-  NewDataOptions options{.directory = command.directory,
+  const fs::path directory =
+      !command.directory.empty()
+          ? fs::path(command.directory)
+          : fs::path(command.run) / (command.over_time ? "rollouts_new" : "predictions_new");
+  NewDataOptions options{.directory = directory,
                          .steps = command.steps > 0 ? command.steps : config.rollout.steps,
                          .boundary = {},
                          .trained = checkpoint_training_data(checkpoint),
@@ -137,14 +130,20 @@ int predict_new(const NewDataCommand& command, const fs::path& checkpoint, bool 
   } else if (command.boundary != "initial") {
     options.boundary = {NewBoundary::From::table, command.boundary};
   }
-  if (!globals.quiet) options.progress = progress_lines(over_time ? "step" : "mesh");
+  if (!globals.quiet) options.progress = progress_lines(command.over_time ? "step" : "mesh");
   const NewDataFiles written = predict_new_data(predictor, all, options);
   if (command.json) {
-    print_result(to_json(written, command.directory));
+    print_result(to_json(written, directory));
   } else {
-    print_text(to_text(written, over_time));
+    print_text(to_text(written, command.over_time));
   }
   return kExitOk;
+}
+
+}  // namespace
+
+int predict_new(const NewDataCommand& command, const GlobalOptions& globals) {
+  return on_first_rank([&] { return run_new(command, globals); });
 }
 
 }  // namespace meshgrad::cli

@@ -3,18 +3,20 @@
 #pragma once
 #include <meshgrad/train/tools/program/command.h>
 
-#include <filesystem>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace meshgrad::cli {
 
 struct NewDataCommand {
+  bool over_time = false;  ///< rollout
+  std::string run, checkpoint;
   std::vector<std::string> inputs;  ///< what convert reads, or packed files
   std::string device;
   int threads = 0;
   bool json = false;
-  std::filesystem::path directory;
+  std::string directory;             ///< empty: inside the run
   int64_t steps = 0;                 ///< of rollouts
   std::string boundary = "initial";  ///< "initial", "data" or the path of a table
 };
@@ -23,8 +25,7 @@ struct NewDataCommand {
 CLI::Option* add_new_data(CLI::App& command, std::vector<std::string>& inputs,
                           const std::vector<CLI::Option*>& of_run_data);
 
-/// Predicts with a checkpoint on each of the inputs, and prints what was written.
-int predict_new(const NewDataCommand& command, const std::filesystem::path& checkpoint, bool over_time,
-                const GlobalOptions& globals);
+/// Predicts on each of the inputs, on rank 0, and prints what was written.
+int predict_new(const NewDataCommand& command, const GlobalOptions& globals);
 
 }  // namespace meshgrad::cli

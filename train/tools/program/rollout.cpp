@@ -86,18 +86,17 @@ int run_rank(const RolloutCommand& command, const GlobalOptions& globals,
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
   if (!command.inputs.empty()) {
-    return on_first_rank([&] {
-      return predict_new(
-          {.inputs = command.inputs,
-           .device = command.device,
-           .threads = command.threads,
-           .json = command.json,
-           .directory = command.directory.empty() ? std::filesystem::path(command.run) / "rollouts_new"
-                                                  : std::filesystem::path(command.directory),
-           .steps = command.files.steps,
-           .boundary = command.boundary.empty() ? "initial" : command.boundary},
-          find_checkpoint(command.run, command.checkpoint), true, globals);
-    });
+    return predict_new({.over_time = true,
+                        .run = command.run,
+                        .checkpoint = command.checkpoint,
+                        .inputs = command.inputs,
+                        .device = command.device,
+                        .threads = command.threads,
+                        .json = command.json,
+                        .directory = command.directory,
+                        .steps = command.files.steps,
+                        .boundary = command.boundary.empty() ? "initial" : command.boundary},
+                       globals);
   }
   if (!command.boundary.empty() && command.boundary != "data" && command.boundary != "initial") {
     throw config_error("--boundary", "data or initial, for the run's own data", '"' + command.boundary + '"',

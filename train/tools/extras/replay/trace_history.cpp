@@ -73,9 +73,10 @@ class HistoryReader : public nlohmann::json_sax<Json> {
     const size_t end = std::min(position, text_.size());
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     constexpr size_t kLongest = 40;
-    throw data_error(fmt::format("{}:{}", name_, line), "well-formed JSON",
-                     position > text_.size() || token.empty() ? "its end" : token.substr(0, kLongest),
-                     "write the history again: this one is cut short or was changed");
+    throw data_error(
+        fmt::format("{}:{}", name_, line), "well-formed JSON",
+        position > text_.size() || token.empty() ? "the end of the file" : token.substr(0, kLongest),
+        "write the history again: this one is cut short or was changed");
   }
 
  private:
