@@ -63,6 +63,7 @@ TEST_CASE("help and version are results") {
                                   "plan",
                                   "check",
                                   "init",
+                                  "export",
                                   "import"};
   for (const std::string& command : commands) {
     CAPTURE(command);

@@ -170,7 +170,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   std::vector<SafetensorsTensor> tensors = contents.tensors();
   if (extra != nullptr) {
     tensors.insert(tensors.end(), extra->tensors.begin(), extra->tensors.end());
-    metadata.insert(extra->metadata.begin(), extra->metadata.end());
+    for (const auto& [key, value] : extra->metadata) metadata[key] = value;
   }
   metadata["checksum"] = checkpoint_checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);

@@ -19,7 +19,7 @@ namespace meshgrad {
 /// What a checkpoint may hold beside the run's own state. Readers of checkpoints do not look at it.
 struct CheckpointExtra {
   std::vector<SafetensorsTensor> tensors;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata;  ///< in place of the run's own under the same keys
 };
 
 /// XXH3 of names, dtypes, shapes and bytes of all tensors and of the metadata but "checksum" itself, as 16

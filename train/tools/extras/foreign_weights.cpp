@@ -14,7 +14,22 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kMend = "check --from, or how the file was written (scripts/pt-to-safetensors)";
+/// Where the names of a source come from, and what writes them.
+std::string_view fix_of(WeightSource source) {
+  switch (source) {
+    case WeightSource::physicsnemo:
+      return "check --from: physicsnemo's names are those of the state_dict of NVIDIA PhysicsNeMo's "
+             "MeshGraphNet, "
+             "which scripts/pt-to-safetensors writes";
+    case WeightSource::deepmind:
+      return "check --from: deepmind's names are those of the TensorFlow variables in a checkpoint of "
+             "deepmind-research/meshgraphnets, which tf.train.load_checkpoint lists";
+    case WeightSource::pyg:
+      return "check --from: pyg's names are those of the state_dict of Stanford CS224W's MeshGraphNet, which "
+             "scripts/pt-to-safetensors writes";
+  }
+  return "";
+}
 
 /// One layer of an MLP: matrix and bias, or a norm's gain and bias.
 struct ForeignLayer {
@@ -32,6 +47,7 @@ class ForeignFile {
   }
 
   const std::string& name() const { return view_.file; }
+  std::string_view fix() const { return fix_of(source_); }
   bool contains(const std::string& name) const { return tensors_.contains(name); }
   bool contains_under(const std::string& prefix) const {
     const auto next = tensors_.lower_bound(prefix);
@@ -48,7 +64,7 @@ class ForeignFile {
 
   ForeignParameter take(const std::string& name) {
     const auto found = tensors_.find(name);
-    if (found == tensors_.end()) throw data_error(view_.file, "tensor " + name, "none", kMend);
+    if (found == tensors_.end()) throw data_error(view_.file, "tensor " + name, "none", fix());
     used_.insert(name);
     const SafetensorsTensor& tensor = *found->second;
     ForeignParameter parameter{tensor.name, tensor.shape, to_f64(tensor)};
@@ -67,7 +83,7 @@ class ForeignFile {
     throw data_error(view_.file, "only weights of a MeshGraphNet",
                      fmt::format("{} without a place there, such as {}",
                                  counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
-                     kMend);
+                     fix());
   }
 
  private:
@@ -176,7 +192,7 @@ std::optional<std::pair<ForeignParameter, ForeignParameter>> split_first_layer(F
     if (columns.shape.size() != 2 || whole.shape.size() != 2 || columns.shape[0] != whole.shape[0]) {
       throw data_error(file.name() + ": " + columns.name,
                        fmt::format("a matrix with the rows of lin_efeat, [{}]", fmt::join(whole.shape, ", ")),
-                       fmt::format("[{}]", fmt::join(columns.shape, ", ")), kMend);
+                       fmt::format("[{}]", fmt::join(columns.shape, ", ")), file.fix());
     }
     std::vector<double> joined;
     const int64_t a = whole.shape[1];
@@ -189,6 +205,12 @@ std::optional<std::pair<ForeignParameter, ForeignParameter>> split_first_layer(F
     whole.shape[1] = a + b;
   }
   return std::pair(std::move(whole), file.take(mlp + "bias"));
+}
+
+/// The name of an MLP's first matrix.
+std::string first_name(WeightSource source, const MlpPlace& place) {
+  if (source == WeightSource::deepmind) return fmt::format("{}/mlp{}/linear_0/w", place.scope, place.suffix);
+  return place.scope + "0.weight";
 }
 
 /// Reads one MLP under our names; returns its number of matrices.
@@ -213,23 +235,23 @@ int64_t read_mlp(ForeignFile& file, WeightSource source, const std::string& ours
     linears += layer.norm ? 0 : 1;
   }
   if (linears == 0) {
-    throw data_error(file.name(), fmt::format("the layers of {}, named {}", ours, place.scope), "none",
-                     kMend);
+    throw data_error(file.name(), fmt::format("the layers of {}, named {}", ours, first_name(source, place)),
+                     "none", file.fix());
   }
   return linears;
 }
 
 Normalizer normalizer_of(const ForeignParameter& mean, const ForeignParameter& deviation,
-                         const std::string& file) {
+                         const ForeignFile& file) {
   if (mean.values.size() != deviation.values.size()) {
-    throw data_error(file + ": " + mean.name, "as many means as deviations",
-                     fmt::format("{} and {}", mean.values.size(), deviation.values.size()), kMend);
+    throw data_error(file.name() + ": " + mean.name, "as many means as deviations",
+                     fmt::format("{} and {}", mean.values.size(), deviation.values.size()), file.fix());
   }
   for (size_t i = 0; i < mean.values.size(); ++i) {
     if (std::isfinite(mean.values[i]) && std::isfinite(deviation.values[i]) && deviation.values[i] >= 0)
       continue;
-    throw data_error(file + ": " + mean.name, "finite statistics",
-                     fmt::format("{} +- {} at {}", mean.values[i], deviation.values[i], i), kMend);
+    throw data_error(file.name() + ": " + mean.name, "finite statistics",
+                     fmt::format("{} +- {} at {}", mean.values[i], deviation.values[i], i), file.fix());
   }
   return Normalizer::fixed(mean.values, deviation.values);
 }
@@ -246,7 +268,7 @@ Normalizer accumulated_normalizer(ForeignFile& file, const std::string& scope) {
     const double variance = deviation.values[i] / rows - mean.values[i] * mean.values[i];
     deviation.values[i] = std::sqrt(std::max(0.0, variance));  // rounding in f32 makes it negative
   }
-  return normalizer_of(mean, deviation, file.name());
+  return normalizer_of(mean, deviation, file);
 }
 
 std::optional<Normalizers> read_normalizers(ForeignFile& file) {
@@ -254,7 +276,7 @@ std::optional<Normalizers> read_normalizers(ForeignFile& file) {
   if (file.contains_under("normalizer.")) {
     const auto read = [&](const std::string& name) {
       return normalizer_of(file.take("normalizer." + name + ".mean"),
-                           file.take("normalizer." + name + ".std"), file.name());
+                           file.take("normalizer." + name + ".std"), file);
     };
     return Normalizers{read("nodes"), read("edges"), read("targets")};
   }
@@ -264,9 +286,10 @@ std::optional<Normalizers> read_normalizers(ForeignFile& file) {
                      accumulated_normalizer(file, "output_normalizer")};
 }
 
-void check_range(const std::string& file, std::string_view what, int64_t value, int64_t most) {
+void check_range(const ForeignFile& file, std::string_view what, int64_t value, int64_t most) {
   if (value >= 1 && value <= most) return;
-  throw data_error(file, fmt::format("1 to {} as {}", most, what), fmt::format("{}", value), kMend);
+  throw data_error(file.name(), fmt::format("1 to {} as {}", most, what), fmt::format("{}", value),
+                   file.fix());
 }
 
 int64_t columns_of(const ForeignModel& model, const std::string& name) {
@@ -303,16 +326,16 @@ ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source
   const bool centred = model.parameters.contains("node_encoder.norm.bias");
   options.norm = !norm ? Norm::none : centred ? Norm::layer : Norm::rms;
   options.width = rows_of(model, "node_encoder.linear_0.weight");
-  check_range(view.file, "width", options.width, 16384);
-  check_range(view.file, "blocks", options.blocks, 1024);
-  check_range(view.file, "hidden layers", options.hidden_layers, 7);
+  check_range(file, "width", options.width, 16384);
+  check_range(file, "blocks", options.blocks, 1024);
+  check_range(file, "hidden layers", options.hidden_layers, 7);
   const std::string last = fmt::format("node_decoder.linear_{}.weight", decoder - 1);
   model.sizes = {.node_inputs = columns_of(model, "node_encoder.linear_0.weight"),
                  .edge_inputs = {columns_of(model, "edge_encoder.linear_0.weight")},
                  .edge_set_names = {std::string(kMeshEdges)},
                  .outputs = rows_of(model, last)};
   for (const int64_t size : {model.sizes.node_inputs, model.sizes.edge_inputs.front(), model.sizes.outputs})
-    check_range(view.file, "inputs and outputs", size, 1 << 20);
+    check_range(file, "inputs and outputs", size, 1 << 20);
   model.normalizers = read_normalizers(file);
   file.check_all_used();
   return model;

@@ -3,6 +3,7 @@
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/tools/extras/exported_weights.h>
 #include <meshgrad/train/tools/extras/import_weights.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/output.h>
@@ -55,7 +56,44 @@ bool is_checkpoint(const std::filesystem::path& path) {
   }
 }
 
+void check_checkpoint_output(const ImportCommand& command, std::vector<std::filesystem::path> taken) {
+  taken.emplace_back(command.file);
+  check_output({.path = command.output,
+                .option = "-o",
+                .kind = "a checkpoint of meshgrad",
+                .is_of_kind = is_checkpoint,
+                .replace = command.force,
+                .taken = std::move(taken)});
+}
+
+/// A file that export wrote: it has its configuration, and nothing to compare with.
+int run_exported(const ImportCommand& command) {
+  constexpr const char* kOthers = "--from physicsnemo, deepmind or pyg";
+  if (command.check)
+    throw config_error("--check", kOthers, "--from meshgrad", "leave it out: names and shapes are checked");
+  if (!command.config.empty())
+    throw config_error("--config", kOthers, "--from meshgrad, whose file has its configuration",
+                       "leave it out; --set changes a key");
+  if (command.output.empty())
+    throw config_error("-o", "a checkpoint to write", "none", "give -o RUN/checkpoints/last.safetensors");
+  check_checkpoint_output(command, {});
+  Runtime runtime({.device = {}, .threads = 0, .allocator = {}, .log = {}, .memory = {}});
+  const ImportReport report = import_exported(runtime, command.file, command.settings, command.output);
+  if (command.json) {
+    const nlohmann::ordered_json json{{"file", command.file},
+                                      {"from", command.from},
+                                      {"checkpoint", command.output},
+                                      {"parameters", report.parameters}};
+    print_result(json.dump(2) + "\n");
+  } else {
+    print_text(to_text(report, command) +
+               "optimizer   new, at step 0: train.init trains on with these weights\n");
+  }
+  return kExitOk;
+}
+
 int run(const ImportCommand& command, const GlobalOptions&) {
+  if (command.from == "meshgrad") return run_exported(command);
   if (command.output.empty() && !command.check)
     throw config_error("-o", "a checkpoint to write, or --check", "no -o and no --check",
                        "give -o RUN/checkpoints/last.safetensors");
@@ -66,14 +104,7 @@ int run(const ImportCommand& command, const GlobalOptions&) {
                        "give --config CONFIG.toml");
   const Config config = reads_config ? load_config(command.config, command.settings)
                                      : parse_config("", "default", command.settings);
-  if (!command.output.empty()) {
-    check_output({.path = command.output,
-                  .option = "-o",
-                  .kind = "a checkpoint of meshgrad",
-                  .is_of_kind = is_checkpoint,
-                  .replace = command.force,
-                  .taken = {command.file, command.config, config.data.path}});
-  }
+  if (!command.output.empty()) check_checkpoint_output(command, {command.config, config.data.path});
   Runtime runtime({.device = {}, .threads = 0, .allocator = {}, .log = {}, .memory = {}});
   nlohmann::ordered_json json{{"file", command.file}, {"from", command.from}};
   std::string text;
@@ -107,19 +138,22 @@ int run(const ImportCommand& command, const GlobalOptions&) {
 }  // namespace
 
 void add_import(CommandLine& line) {
-  CLI::App* import =
-      add_command(line.app, "import", "Make a checkpoint of weights that another framework trained",
-                  {"meshgrad import mgn.safetensors --from physicsnemo --config cylinder.toml -o "
-                   "runs/theirs/checkpoints/last.safetensors",
-                   "meshgrad import mgn.safetensors --from physicsnemo --check"});
+  CLI::App* import = add_command(
+      line.app, "import", "Make a checkpoint of weights that were trained or edited elsewhere",
+      {"meshgrad import edited.safetensors --from meshgrad -o runs/edited/checkpoints/last.safetensors",
+       "meshgrad import mgn.safetensors --from physicsnemo --config cylinder.toml -o "
+       "runs/theirs/checkpoints/last.safetensors",
+       "meshgrad import mgn.safetensors --from physicsnemo --check"});
   const auto options = std::make_shared<ImportCommand>();
   import->add_option("FILE", options->file, "Weights, a safetensors file (scripts/pt-to-safetensors)")
       ->required();
   import->add_option("--from", options->from, "Where the names and conventions of the weights come from")
-      ->type_name("physicsnemo|deepmind|pyg")
-      ->check(one_of({"physicsnemo", "deepmind", "pyg"}))
+      ->type_name("meshgrad|physicsnemo|deepmind|pyg")
+      ->check(one_of({"meshgrad", "physicsnemo", "deepmind", "pyg"}))
       ->required();
-  import->add_option("--config", options->config, "Configuration that names data, inputs and targets")
+  import
+      ->add_option("--config", options->config,
+                   "Configuration that names data, inputs and targets; the file of meshgrad export has it")
       ->type_name("FILE");
   add_settings(*import, options->settings);
   import->add_option("-o,--output", options->output, "Checkpoint to write")->type_name("FILE");

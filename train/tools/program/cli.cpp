@@ -15,9 +15,9 @@ namespace cli {
 namespace {
 
 using AddCommand = void (*)(CommandLine&);
-constexpr AddCommand kCommands[] = {add_convert, add_check,   add_init,   add_train,  add_evaluate,
-                                    add_rollout, add_predict, add_verify, add_config, add_info,
-                                    add_memory,  add_plan,    add_report, add_import, add_doctor};
+constexpr AddCommand kCommands[] = {add_convert, add_check,  add_init,   add_train, add_evaluate, add_rollout,
+                                    add_predict, add_verify, add_config, add_info,  add_memory,   add_plan,
+                                    add_report,  add_export, add_import, add_doctor};
 
 void add_everything(CommandLine& line) {
   line.app.name("meshgrad");

@@ -65,6 +65,7 @@ void add_train(CommandLine& line);
 void add_evaluate(CommandLine& line);
 void add_rollout(CommandLine& line);
 void add_predict(CommandLine& line);
+void add_export(CommandLine& line);
 void add_import(CommandLine& line);
 void add_config(CommandLine& line);
 void add_info(CommandLine& line);

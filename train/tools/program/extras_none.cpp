@@ -23,6 +23,7 @@ void add_absent(CommandLine& line, const std::string& name) {
 
 void add_check(CommandLine& line) { add_absent(line, "check"); }
 void add_init(CommandLine& line) { add_absent(line, "init"); }
+void add_export(CommandLine& line) { add_absent(line, "export"); }
 void add_import(CommandLine& line) { add_absent(line, "import"); }
 void add_memory(CommandLine& line) { add_absent(line, "memory"); }
 void add_report(CommandLine& line) { add_absent(line, "report"); }
