@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/config_docs.h>
@@ -10,6 +11,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 namespace meshgrad::cli {
 namespace {
 
@@ -17,6 +22,7 @@ struct ConfigOptions {
   std::string file;
   std::string presets;
   std::string names;
+  std::string data;
   std::vector<std::string> settings;
 };
 
@@ -46,12 +52,37 @@ int run_preset(const ConfigOptions& options, const GlobalOptions&) {
   return kExitOk;
 }
 
+/// Over the meshes of all splits; of edges between nodes at one place, 0.
+double shortest_edge(const Dataset& data) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const SplitInfo& split : data.splits()) {
+    for (int64_t i = 0; i < split.count; ++i) {
+      const TrajectoryView trajectory = data.trajectory(split.name, i);
+      const MeshView& mesh = trajectory.mesh();
+      const auto dim = static_cast<size_t>(mesh.dim);
+      for (size_t e = 0; e < mesh.senders.size(); ++e) {
+        double square = 0;
+        for (size_t c = 0; c < dim; ++c) {
+          const size_t from = static_cast<size_t>(mesh.senders[e]) * dim,
+                       to = static_cast<size_t>(mesh.receivers[e]) * dim;
+          square += std::pow(
+              static_cast<double>(mesh.positions[from + c]) - static_cast<double>(mesh.positions[to + c]), 2);
+        }
+        least = std::min(least, std::sqrt(square));
+      }
+    }
+  }
+  return least;
+}
+
 int run_import(const ConfigOptions& options, const GlobalOptions& globals) {
   const OptionNames names = options.names == "physicsnemo" ? OptionNames::physicsnemo
                             : options.names == "deepmind"  ? OptionNames::deepmind
                                                            : OptionNames::keyvalue;
+  std::optional<double> shortest;
+  if (!options.data.empty()) shortest = shortest_edge(Dataset::open(options.data));
   const ImportedConfig imported =
-      import_config(read_file(options.file, kLargestConfigFile + 1), options.file, names);
+      import_config(read_file(options.file, kLargestConfigFile + 1), options.file, names, shortest);
   print_result(imported.toml);
   if (globals.quiet) return kExitOk;
   for (const std::string& line : imported.mapped) print_note("mapped " + line);
@@ -93,7 +124,7 @@ void add_config(CommandLine& line) {
   on_run(*effective, line, options, run_effective);
 
   CLI::App* preset =
-      add_command(*config, "preset", "Print presets for meshgrad init, or the settings of some",
+      add_command(*config, "preset", "Print presets for meshgrad init and train, or the settings of some",
                   {"meshgrad config preset", "meshgrad config preset full,low-memory"});
   preset->add_option("NAME", options->presets, "Presets with commas between them; without it, a list")
       ->type_name("");
@@ -102,13 +133,19 @@ void add_config(CommandLine& line) {
   CLI::App* import =
       add_command(*config, "import", "Print a configuration made from the options of another program",
                   {"meshgrad config import conf/config.yaml --from physicsnemo > run.toml"});
-  import->add_option("FILE", options->file, "Lines NAME: VALUE, NAME = VALUE, --NAME=VALUE or NAME VALUE")
+  import
+      ->add_option("FILE", options->file,
+                   "Lines NAME: VALUE, NAME = VALUE or NAME VALUE, a command line, or JSON")
       ->type_name("")
       ->required();
   import->add_option("--from", options->names, "Whose names the options have")
       ->type_name("physicsnemo|deepmind|keyvalue")
       ->check(one_of({"physicsnemo", "deepmind", "keyvalue"}))
       ->required();
+  import
+      ->add_option("--data", options->data,
+                   "Packed file, for options that are multiples of its shortest edge")
+      ->type_name("FILE");
   on_run(*import, line, options, run_import);
 
   CLI::App* schema = add_command(*config, "schema", "Print a JSON Schema (draft 4) for editors",

@@ -2,83 +2,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/json_fault.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/import_config.h>
 
 #include <algorithm>
-#include <optional>
-#include <span>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace meshgrad {
 namespace {
-
-/// An option of another program. A value in `only` becomes `instead`; with `only` empty, any value is kept.
-/// All rows that an option fits count.
-struct OptionName {
-  std::string_view theirs, ours;
-  std::string_view only = {}, instead = {};
-};
-
-// github.com/NVIDIA/physicsnemo, examples/cfd/vortex_shedding_mgn.
-constexpr OptionName kPhysicsNemo[] = {
-    {"batch_size", "train.batch"},
-    {"training_batch_size", "train.batch"},
-    {"epochs", "train.epochs"},
-    {"lr", "optimizer.lr"},
-    {"weight_decay", "optimizer.weight_decay"},
-    {"noise_std", "train.noise"},
-    {"training_noise_std", "train.noise"},
-    {"processor_size", "model.blocks"},
-    {"hidden_dim_processor", "model.width"},
-    {"num_layers_node_processor", "model.hidden_layers"},
-    {"mlp_activation_fn", "model.activation"},
-    {"amp", "precision", "true", "f16"},
-    {"amp", "precision", "false", "f32"},
-    {"ckpt_path", "run.dir"},
-    {"seed", "run.seed"},
-};
-// github.com/google-deepmind/deepmind-research, meshgraphnets: run_model.py and core_model.py.
-constexpr OptionName kDeepMind[] = {
-    {"num_training_steps", "train.steps"},
-    {"batch", "train.batch"},
-    {"noise", "train.noise"},
-    {"gamma", "train.gamma"},
-    {"field", "data.targets"},
-    {"field", "data.inputs"},
-    {"field", "data.world_position", "world_pos", "world_pos"},
-    {"model", "data.targets", "cloth", "world_pos"},
-    {"model", "data.inputs", "cloth", "world_pos"},
-    {"model", "data.world_position", "cloth", "world_pos"},
-    {"model", "data.predict", "cloth", "second_change"},
-    {"model", "data.predicted_types", "cloth", "0"},
-    {"model", "train.batch", "cloth", "1"},
-    {"model", "train.noise", "cloth", "0.003"},
-    {"model", "train.gamma", "cloth", "0.1"},
-    {"model", "data.targets", "cfd", "velocity"},
-    {"history", "data.predict", "true", "second_change"},
-    {"history", "data.predict", "false", "change"},
-    {"latent_size", "model.width"},
-    {"message_passing_steps", "model.blocks"},
-    {"num_layers", "model.hidden_layers"},
-    {"learning_rate", "optimizer.lr"},
-    {"checkpoint_dir", "run.dir"},
-};
-
-/// Options that follow from the data here, or that have another form.
-struct OptionAdvice {
-  std::string_view theirs, text;
-};
-constexpr OptionAdvice kAdvice[] = {
-    {"lr_decay_rate", "decay of each step; set schedule.final_lr to the learning rate of the last step"},
-    {"data_dir", "pack the data with meshgrad convert, and set data.path"},
-    {"dataset_dir", "pack the data with meshgrad convert, and set data.path"},
-    {"num_input_features", "follows from data.inputs"},
-    {"num_output_features", "follows from data.targets"},
-    {"num_edge_features", "follows from the mesh"},
-    {"recompute_activation", "see recompute.mode"},
-    {"num_processor_checkpoint_segments", "see recompute.mode and recompute.every"},
-};
 
 std::string trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r,;\"'()[]{}";
@@ -87,14 +21,16 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(first, text.find_last_not_of(kBlank) - first + 1));
 }
 
-struct OptionLine {
-  std::string name, value;
-};
+/// As TOML writes it.
+std::string plain_value(std::string_view text) {
+  std::string value = trimmed(text);
+  if (value == "True") value = "true";
+  if (value == "False") value = "false";
+  return value;
+}
 
-std::optional<OptionLine> option_of(std::string_view line) {
-  line = line.substr(0, line.find_first_of("#%"));
-  while (!line.empty() && (line.front() == ' ' || line.front() == '\t' || line.front() == '-'))
-    line.remove_prefix(1);
+/// NAME: VALUE and so on, without comments.
+std::optional<ForeignOption> option_of(std::string_view line) {
   const size_t end = line.find_first_of(" \t:=");
   if (end == line.npos) return std::nullopt;
   const std::string name = trimmed(line.substr(0, end));
@@ -102,39 +38,100 @@ std::optional<OptionLine> option_of(std::string_view line) {
   if (const size_t equals = rest.find('='); equals != rest.npos) rest.remove_prefix(equals);
   while (!rest.empty() && std::string_view(" \t:=").find(rest.front()) != std::string_view::npos)
     rest.remove_prefix(1);
-  std::string value = trimmed(rest);
+  const std::string value = plain_value(rest);
   if (name.empty() || value.empty()) return std::nullopt;
-  if (value == "True") value = "true";
-  if (value == "False") value = "false";
-  return OptionLine{name, value};
+  return ForeignOption{name, value};
 }
 
-/// "section.key=value" of each key that it sets; empty when no name fits.
-std::vector<std::string> settings_of(const OptionLine& option, OptionNames names) {
-  const auto search = [&](std::span<const OptionName> table) {
-    std::vector<std::string> found;
-    for (const OptionName& known : table) {
-      if (option.name != known.theirs || (!known.only.empty() && option.value != known.only)) continue;
-      found.push_back(fmt::format("{}={}", known.ours, known.only.empty() ? option.value : known.instead));
+/// Of a command line, or a part of one: words that begin with --, each with the words up to the next.
+std::vector<ForeignOption> flags_of(const std::string& line) {
+  std::vector<ForeignOption> flags;
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (!word.starts_with("--")) {
+      if (flags.empty()) continue;  // the program
+      flags.back().value += (flags.back().value.empty() ? "" : " ") + word;
+      continue;
     }
-    return found;
-  };
-  std::vector<std::string> found;
-  if (names != OptionNames::deepmind) found = search(kPhysicsNemo);
-  if (found.empty() && names != OptionNames::physicsnemo) found = search(kDeepMind);
-  if (!found.empty() || names != OptionNames::keyvalue) return found;
-  for (const ConfigKey& key : config_keys()) {
-    if (option.name == full_name(key)) return {full_name(key) + "=" + option.value};
+    const size_t equals = std::min(word.find('='), word.size());
+    flags.push_back({word.substr(2, equals - 2), equals == word.size() ? "" : word.substr(equals + 1)});
   }
-  for (const ConfigKey& key : config_keys()) {
-    if (option.name == key.name) return {full_name(key) + "=" + option.value};
+  std::erase_if(flags, [](const ForeignOption& flag) { return trimmed(flag.name).empty(); });
+  for (ForeignOption& flag : flags) {
+    flag.name = trimmed(flag.name);
+    flag.value = plain_value(flag.value);
+    if (flag.value.empty()) flag.value = "true";
   }
-  return {};
+  return flags;
 }
 
-std::string why_unmapped(const OptionLine& option) {
-  const auto advice = std::ranges::find(kAdvice, option.name, &OptionAdvice::theirs);
-  return advice == std::end(kAdvice) ? "no such key" : std::string(advice->text);
+std::vector<ForeignOption> options_of_lines(const std::string& text) {
+  std::vector<ForeignOption> options;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(std::min(line.find_first_of("#%"), line.size()));
+    if ((" " + line).find(" --") != line.npos) {
+      for (ForeignOption& flag : flags_of(line)) options.push_back(std::move(flag));
+      continue;
+    }
+    std::string_view rest = line;
+    while (!rest.empty() && (rest.front() == ' ' || rest.front() == '\t' || rest.front() == '-'))
+      rest.remove_prefix(1);
+    if (rest.starts_with("export ")) rest.remove_prefix(7);
+    if (auto option = option_of(rest)) options.push_back(std::move(*option));
+  }
+  return options;
+}
+
+/// For comments of TOML.
+std::string one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }, ' ');
+  return trimmed(text);
+}
+
+/// Names with plain values; the values of a list have blanks between them.
+std::vector<ForeignOption> options_of_json(const std::string& text, const std::string& name) {
+  std::vector<ForeignOption> options;
+  std::string key;
+  bool begins = false;  // a value after a name, not a further one of its list
+  using Event = nlohmann::json::parse_event_t;
+  const auto see = [&](int, Event event, nlohmann::json& parsed) {
+    if (event == Event::object_end) key.clear();
+    if (event == Event::key) {
+      key = one_line(parsed.get<std::string>());
+      begins = true;
+    }
+    if (event != Event::value || key.empty()) return true;
+    const std::string value = one_line(parsed.is_string() ? parsed.get<std::string>() : parsed.dump());
+    if (begins) {
+      options.push_back({key, value});
+    } else {
+      options.back().value += " " + value;
+    }
+    begins = false;
+    return true;
+  };
+  try {
+    [[maybe_unused]] const auto whole = nlohmann::json::parse(text, see);
+  } catch (const nlohmann::json::exception& error) {
+    throw config_error(name, "JSON, as it begins with {", json_fault(text, error), "correct the file");
+  }
+  std::erase_if(options, [](const ForeignOption& option) { return option.value.empty(); });
+  return options;
+}
+
+/// Of our own keys: the key of a full name, or of a name that one section has.
+OptionMeaning own_key(const ForeignOption& option) {
+  std::vector<std::string> keys;
+  for (const ConfigKey& key : config_keys()) {
+    if (option.name == full_name(key)) return {{full_name(key) + "=" + option.value}, ""};
+    if (option.name == key.name) keys.push_back(full_name(key));
+  }
+  if (keys.size() == 1) return {{keys.front() + "=" + option.value}, ""};
+  return {
+      {},
+      keys.empty() ? "no such key" : "several readings, " + listed(keys) + ": write the one that is meant"};
 }
 
 /// The fault without the name of the file, or empty.
@@ -166,33 +163,38 @@ std::string imported_toml(const Config& config, const std::vector<std::string>& 
 
 }  // namespace
 
-ImportedConfig import_config(const std::string& text, const std::string& name, OptionNames names) {
+ImportedConfig import_config(const std::string& text, const std::string& name, OptionNames names,
+                             std::optional<double> shortest_edge) {
   if (text.size() > kLargestConfigFile)
     throw config_error(name, "options in at most 64 KiB", fmt::format("{} bytes or more", text.size()),
                        "check the path");
   ImportedConfig imported;
   std::vector<std::string> settings;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::optional<OptionLine> option = option_of(line);
-    if (!option) continue;
-    const std::string theirs = fmt::format("{} = {}", option->name, option->value);
-    const std::vector<std::string> found = settings_of(*option, names);
+  bool known = false;
+  const bool json = text.find('{') == text.find_first_not_of(" \t\r\n") && text.find('{') != text.npos;
+  for (const ForeignOption& option : json ? options_of_json(text, name) : options_of_lines(text)) {
+    const std::string theirs = fmt::format("{} = {}", option.name, option.value);
+    std::optional<OptionMeaning> meaning = meaning_of(option, names, shortest_edge);
+    known = known || meaning;
+    if (!meaning)
+      meaning = names == OptionNames::keyvalue ? own_key(option) : OptionMeaning{{}, "no such key"};
+    const std::vector<std::string>& found = meaning->settings;
     if (found.empty()) {
-      imported.unmapped.push_back(theirs + ": " + why_unmapped(*option));
+      imported.unmapped.push_back(theirs + ": " + meaning->answer);
       continue;
     }
     // A whole recipe comes first: options of their own count more.
     std::vector<std::string> more = settings;
-    more.insert(option->name == "model" ? more.begin() : more.end(), found.begin(), found.end());
+    more.insert(option.name == "model" ? more.begin() : more.end(), found.begin(), found.end());
     if (const std::string fault = fault_of(more); !fault.empty()) {
       imported.unmapped.push_back(theirs + ": " + fault);
       continue;
     }
     settings = std::move(more);
-    imported.mapped.push_back(fmt::format("{} -> {}", theirs, fmt::join(found, ", ")));
+    imported.mapped.push_back(fmt::format("{} -> {}{}", theirs, fmt::join(found, ", "),
+                                          meaning->answer.empty() ? "" : " (" + meaning->answer + ")"));
   }
-  if (settings.empty()) {
+  if (settings.empty() && !known) {
     throw config_error(name, "lines NAME: VALUE or NAME = VALUE with known names", "none",
                        "check --from, or begin with meshgrad init");
   }

@@ -21,12 +21,16 @@ constexpr std::string_view kFull[] = {"precision=bf16",   "model.width=128", "mo
 constexpr std::string_view kLowMemory[] = {"recompute.mode=block", "model.keep_hidden=false", "train.batch=1",
                                            "graphs=off", "memory.plan_steps=true"};
 
+constexpr std::string_view kRecompute[] = {"recompute.mode=block", "graphs=capture"};
+
 constexpr Preset kPresets[] = {
     {"small", "A small network that learns in minutes on a CPU: for a first look at new data", kSmall},
     {"reference", "The network and the schedule of the MeshGraphNets paper in f32: for comparisons",
      kReference},
     {"full", "The network of the paper in 16 bits with captured steps: for speed on a GPU", kFull},
     {"low-memory", "Recomputed activations and single samples: the same network in less memory", kLowMemory},
+    {"recompute", "Recomputed activations in captured steps: less memory on a GPU at the same batch size",
+     kRecompute},
 };
 
 std::vector<std::string> preset_texts(const Preset& preset) {

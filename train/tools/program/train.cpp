@@ -8,9 +8,11 @@
 #include <meshgrad/train/learn/run/metrics_log.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/program/command.h>
+#include <meshgrad/train/tools/program/foreign_options.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/line_chart.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/presets.h>
 #include <meshgrad/train/tools/program/progress.h>
 #include <meshgrad/train/tools/program/signals.h>
 
@@ -32,6 +34,7 @@ namespace {
 
 struct TrainCommand {
   std::string config;
+  std::string presets;
   std::vector<std::string> settings;
   std::string run;
   bool resume = false;
@@ -43,7 +46,10 @@ struct TrainCommand {
 constexpr double kProgressSeconds = 5.0;
 
 Config load(const TrainCommand& command) {
-  std::vector<std::string> settings = command.settings;
+  std::vector<std::string> settings;
+  for (const Preset& preset : presets_named(command.presets))
+    settings.insert(settings.end(), preset.settings.begin(), preset.settings.end());
+  settings.insert(settings.end(), command.settings.begin(), command.settings.end());
   if (!command.run.empty()) settings.push_back("run.dir=" + command.run);
   return load_config(command.config, settings);
 }
@@ -278,6 +284,7 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ra
 /// The command that environment.json and messages name.
 std::vector<std::string> words_of(const TrainCommand& command) {
   std::vector<std::string> words{"meshgrad", "train", command.config};
+  if (!command.presets.empty()) words.insert(words.end(), {"--preset", command.presets});
   for (const std::string& setting : command.settings) words.insert(words.end(), {"--set", setting});
   if (!command.run.empty()) words.insert(words.end(), {"--run", command.run});
   if (command.resume) words.emplace_back("--resume");
@@ -318,6 +325,8 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
     };
   }
   Runtime runtime = runtime_of(config, globals, ranks, std::move(log));
+  if (const std::string note = foreign_environment_note(); ranks.first() && !note.empty())
+    events({.kind = RunEventKind::log, .text = note, .fields = {}});
   TrainOptions options;
   options.resume = command.resume;
   options.command = words_of(command);
@@ -374,9 +383,13 @@ void add_train(CommandLine& line) {
   const auto options = std::make_shared<TrainCommand>();
   train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
       ->required();
+  train
+      ->add_option("--preset", options->presets,
+                   "Presets over the file, under --set; see meshgrad config preset")
+      ->type_name("NAME,NAME");
   add_settings(*train, options->settings);
   train->add_option("--run", options->run, "Run directory (run.dir)")->type_name("DIR");
-  train->add_flag("--resume", options->resume, "Resume from the run's last checkpoint");
+  train->add_flag("--resume", options->resume, "Resume from the last checkpoint of the run (run.dir, --run)");
   train->add_option("--checkpoint", options->checkpoint, "With --resume: best, last or a file")
       ->type_name("FILE")
       ->needs("--resume");

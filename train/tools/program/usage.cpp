@@ -3,6 +3,7 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/tools/program/foreign_options.h>
 #include <meshgrad/train/tools/program/usage.h>
 
 #include <algorithm>
@@ -80,7 +81,8 @@ UnknownOption unknown_option(const CLI::App& app, const CLI::App& command,
   return {};
 }
 
-/// "--set optimizer.lr=1e-3" for --lr 1e-3, --optimizer.lr=1e-3; empty when no key has this name.
+/// "--set optimizer.lr=1e-3" for --lr 1e-3, --optimizer.lr=1e-3, "--set train.batch=4" for --batch_size 4, or
+/// what another program's flag is here; empty when nothing has this name.
 std::string setting_meant(const CLI::App& command, const UnknownOption& option) {
   if (command.get_option_no_throw("--set") == nullptr) return "";
   std::string word = option.name.substr(2);
@@ -90,7 +92,24 @@ std::string setting_meant(const CLI::App& command, const UnknownOption& option) 
     if (word != key.name && word != full_name(key)) continue;
     if (found.empty() || key.section == "train") found = full_name(key);
   }
-  return found.empty() ? "" : "--set " + found + "=" + option.value;
+  if (!found.empty()) return "--set " + found + "=" + option.value;
+  const std::string value = option.value == "VALUE" ? "true" : option.value;
+  const auto meaning = meaning_of({word, value}, OptionNames::keyvalue);
+  if (!meaning) return "";
+  std::string text;
+  for (const std::string& setting : meaning->settings)
+    text += (text.empty() ? "" : " ") + ("--set " + setting);
+  if (text.empty()) return meaning->answer;
+  return meaning->answer.empty() ? text : text + " (" + meaning->answer + ")";
+}
+
+/// A word after a flag that takes none: "--resume" for "--resume runs/a"; empty when there is none.
+const CLI::Option* flag_before(const CLI::App& command, const std::vector<std::string>& words,
+                               const std::string& extra) {
+  const auto at = std::ranges::find(words, extra);
+  if (at == words.begin() || at == words.end() || !std::prev(at)->starts_with("--")) return nullptr;
+  const CLI::Option* const option = command.get_option_no_throw(*std::prev(at));
+  return option != nullptr && option->get_items_expected_max() == 0 ? option : nullptr;
 }
 
 /// "NAME: TEXT" at its first colon.
@@ -175,6 +194,13 @@ std::string usage_error(const CLI::App& app, const std::vector<std::string>& wor
     if (!nearest.empty()) meant = "did you mean " + nearest + "? " + help;
     return "[" + where + "] needed an option that exists, got " + option.name +
            "; fix: " + (meant.empty() ? help : meant);
+  }
+  if (names.empty() && is<CLI::ExtrasError>(error)) {
+    const std::string extra = split_at_colon(error.what()).second;
+    if (const CLI::Option* const flag = flag_before(*reached.command, words, extra)) {
+      return "[" + where + ": " + flag->get_name() + "] needed no value, got \"" + extra +
+             "\"; fix: leave it out: " + flag->get_description();
+    }
   }
   if (names.empty()) return complaint(where, error) + "; fix: " + help;
   std::string choices;
