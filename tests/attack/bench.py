@@ -14,7 +14,7 @@ import tempfile
 import time
 import zipfile
 
-CLOCK_KEYS = ("steps_per_second", "data_wait_seconds", "memory_")  # how they begin
+CLOCK_KEYS = ("steps_per_second", "data_wait_seconds", "epoch_seconds", "run_seconds", "memory_")  # how they begin
 STEPS = 40
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": "/nonexistent", "MESHGRAD_CPU_ISA": ""}
 LIMIT = 6 << 30  # bytes of address space

@@ -149,7 +149,7 @@ inline std::string lasting_metrics(const std::filesystem::path& run) {
     const auto row = nlohmann::ordered_json::parse(line);
     nlohmann::ordered_json kept;
     for (const auto& [key, value] : row.items())
-      if (key != "steps_per_second" && key != "data_wait_seconds" && !key.starts_with("memory_"))
+      if (!key.ends_with("_second") && !key.ends_with("_seconds") && !key.starts_with("memory_"))
         kept[key] = value;
     result += kept.dump() + "\n";
   }

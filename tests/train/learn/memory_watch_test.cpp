@@ -13,6 +13,7 @@ MemoryStats epoch_of(int64_t most_allocated, int64_t most_reserved) {
   stats.capacity = 16 * kGiB;
   stats.allocated = {kGiB / 2, most_allocated, most_allocated};
   stats.reserved = {kGiB, most_reserved, most_reserved};
+  stats.largest_free = kGiB / 4;
   return stats;
 }
 
@@ -20,7 +21,8 @@ TEST_CASE("the epoch line has memory in use, held and left") {
   MemoryWatch watch;
   const MemoryWatch::Epoch epoch = watch.end_epoch(3, epoch_of(3 * kGiB, 4 * kGiB));
   CHECK(epoch.line ==
-        "epoch 3: memory 0.50 GiB allocated, 1.00 GiB reserved, peak 3.00 GiB, headroom 12.00 GiB");
+        "epoch 3: memory 512.0 MiB allocated, 1.00 GiB reserved, peak 3.00 GiB, headroom 12.00 GiB, external "
+        "fragmentation 50 %");
   CHECK(epoch.waste == doctest::Approx(0.25));
   CHECK(epoch.alarm.empty());
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "train/scratch_directory.h"
+#include "train/small_run.h"
 
 using namespace meshgrad;
 using meshgrad::test::read_text;
@@ -65,6 +66,29 @@ std::vector<std::string> records_of(const std::string& file) {
   return records;
 }
 
+struct TaggedStep {
+  std::int64_t step;
+  std::string tag;
+  auto operator<=>(const TaggedStep&) const = default;
+};
+
+/// Every value in all event files of a folder, in order.
+std::map<TaggedStep, std::vector<float>> values_in(const std::filesystem::path& folder) {
+  std::map<TaggedStep, std::vector<float>> values;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    for (const std::string& record : records_of(read_text(entry.path()))) {
+      const auto event = fields_of(record);
+      if (!event.contains(16)) continue;
+      for (const auto& [field, value] : fields_of(event.find(42)->second)) {
+        const auto pair = fields_of(value);
+        values[{number<std::int64_t>(event.find(16)->second), pair.find(10)->second}].push_back(
+            number<float>(pair.find(21)->second));
+      }
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 TEST_CASE("an event file decodes to the scalars that were written") {
@@ -100,6 +124,64 @@ TEST_CASE("event files that cannot be written are refused") {
   std::ofstream(scratch.path / "plain") << "x";
   CHECK_THROWS_WITH_AS(TensorboardWriter(scratch.path / "plain" / "tb"), doctest::Contains("plain"),
                        DataError);
+}
+
+TEST_CASE("event files are cut to what a resumed run has done") {
+  const ScratchDirectory scratch;
+  const std::filesystem::path folder = scratch.path / "tb";
+  {
+    TensorboardWriter writer(folder, [] { return 1.0; });
+    for (const std::int64_t step : {1, 10, 20, 30}) {
+      const std::pair<std::string, double> loss[] = {{"loss", 0.5}}, valid[] = {{"valid/loss", 0.25}};
+      writer.scalars(step, loss);
+      writer.scalars(step, valid);
+    }
+  }
+  const std::filesystem::path file = std::filesystem::directory_iterator(folder)->path();
+  std::ofstream(file, std::ios::app | std::ios::binary) << "half a record";
+  std::ofstream(folder / "notes.txt") << "half a record";
+  const std::string whole = read_text(file);
+  cut_events(folder, 30);
+  CHECK(read_text(file) == whole.substr(0, whole.size() - 13));
+  cut_events(folder, 20);
+  CHECK(values_in(folder).rbegin()->first == TaggedStep{20, "valid/loss"});
+  cut_events(folder, 20, "valid/loss");
+  CHECK(values_in(folder).rbegin()->first == TaggedStep{20, "loss"});
+  cut_events(folder, 0);
+  CHECK(values_in(folder).empty());
+  CHECK(records_of(read_text(file)).size() == 1);
+  CHECK(read_text(folder / "notes.txt") == "half a record");
+  cut_events(scratch.path / "none", 3);
+}
+
+TEST_CASE("a resumed run writes no event twice") {
+  const ScratchDirectory scratch;
+  const Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  const std::filesystem::path run = config.run.dir;
+  test::train_here(config);
+  const auto before = values_in(run / "tb");
+  Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+  TrainOptions options;
+  options.resume = true;  // as after a kill at any step after 20
+  options.checkpoint = run / "checkpoints/step-000000020.safetensors";
+  train(runtime, config, options);
+  const auto after = values_in(run / "tb");
+  CHECK(after.size() == before.size());
+  for (const auto& [at, values] : after) {
+    CAPTURE(at.step);
+    CAPTURE(at.tag);
+    CHECK(values.size() == 1);
+  }
+  CHECK(after.at({30, "train/effective_batch"}).front() == 6.0f);  // train.batch times train.accumulate
+  CHECK(after.at({30, "memory/peak_bytes"}).front() > 1e5f);
+  CHECK(after.at({30, "time/run_seconds"}).front() > 0.0f);
+  CHECK(after.at({20, "train/loss"}) == before.at({20, "train/loss"}));
+  double earlier = 0;
+  for (const auto& row : read_metrics(run / "metrics.jsonl")) {
+    if (!row.contains("run_seconds")) continue;
+    CHECK(row.at("run_seconds") >= earlier);  // the time of the process before counts
+    earlier = row.at("run_seconds");
+  }
 }
 
 TEST_CASE("the environment is JSON with the facts that explain a run") {

@@ -133,6 +133,52 @@ KeptRows rows_to_keep(std::string_view content, std::int64_t last_step, const st
   return kept;
 }
 
+/// The step of an event; nothing for one without, such as the first of a file.
+std::optional<std::int64_t> step_of_event(std::string_view event) {
+  const auto take_varint = [&]() -> std::optional<std::uint64_t> {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !event.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(event.front());
+      event.remove_prefix(1);
+      value |= static_cast<std::uint64_t>(byte & 127) << shift;
+      if (byte < 128) return value;
+    }
+    return std::nullopt;
+  };
+  while (!event.empty()) {
+    const auto key = take_varint();
+    if (!key) return std::nullopt;
+    const std::uint64_t type = *key & 7;
+    std::optional<std::uint64_t> size = type == 1 ? 8 : type == 5 ? 4 : take_varint();
+    if (!size) return std::nullopt;
+    if (*key == 2 << 3) return static_cast<std::int64_t>(*size);
+    if (type == 0) size = 0;
+    if (*size > event.size()) return std::nullopt;
+    event.remove_prefix(*size);
+  }
+  return std::nullopt;
+}
+
+/// Where the first record begins that is beyond the step, repeated there, or no whole record.
+std::size_t events_to_keep(std::span<const std::byte> file, const std::string& name, std::int64_t last_step,
+                           std::string_view repeated) {
+  std::size_t end = 0;
+  while (end < file.size()) {
+    std::size_t next = end;
+    try {
+      const std::span<const std::byte> record = read_record(file, next, name);
+      const std::string_view event(reinterpret_cast<const char*>(record.data()), record.size());
+      const std::int64_t step = step_of_event(event).value_or(0);
+      if (step > last_step) break;
+      if (step == last_step && !repeated.empty() && event.find(repeated) != event.npos) break;
+    } catch (const DataError&) {
+      break;
+    }
+    end = next;
+  }
+  return end;
+}
+
 }  // namespace
 
 AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep_bytes) : path_(std::move(path)) {
@@ -259,6 +305,18 @@ void TensorboardWriter::scalars(std::int64_t step, std::span<const std::pair<std
   event.varint(2, static_cast<std::uint64_t>(step));
   event.bytes(5, summary.text());
   append_record(file_, event);
+}
+
+void cut_events(const std::filesystem::path& directory, std::int64_t last_step, std::string_view repeated) {
+  if (!path_exists(directory)) return;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::filesystem::path& path = entry.path();
+    if (!path.filename().string().starts_with("events.out.tfevents.") || !entry.is_regular_file()) continue;
+    const std::string content = read_file(path);
+    const std::size_t keep =
+        events_to_keep(std::as_bytes(std::span(content)), path.string(), last_step, repeated);
+    if (keep < content.size()) const AppendFile cut(path, keep);
+  }
 }
 
 }  // namespace meshgrad

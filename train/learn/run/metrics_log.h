@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -82,7 +83,7 @@ std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::p
 
 /// Appends events to a new file `events.out.tfevents.SECONDS.HOST.PID` in `directory` (made when missing):
 /// TFRecords of tensorflow.Event messages, fields as in tensorboard/compat/proto/event.proto and
-/// summary.proto. A resumed run opens another file; TensorBoard lets the later one win where steps repeat.
+/// summary.proto. A resumed run opens another file; cut_events keeps steps from being in both.
 /// DataError when a file cannot be written.
 class TensorboardWriter {
  public:
@@ -100,5 +101,11 @@ class TensorboardWriter {
   Clock clock_;
   AppendFile file_;
 };
+
+/// Cuts from the event files in `directory` what a run that resumes after `last_step` writes again: from the
+/// first event beyond that step, or at that step with the tag `repeated`, and from a record that a killed
+/// process left incomplete. DataError when a file cannot be read or cut.
+void cut_events(const std::filesystem::path& directory, std::int64_t last_step,
+                std::string_view repeated = {});
 
 }  // namespace meshgrad

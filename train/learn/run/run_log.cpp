@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/kernels/optimizer.h>
@@ -18,7 +19,16 @@ namespace {
 
 constexpr double kGrowth = 0.05;  // of waste, that raises an alarm
 
-std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string size_text(int64_t bytes) {
+  return bytes < kGiB ? fmt::format("{:.1f} MiB", mebibytes(bytes))
+                      : fmt::format("{:.2f} GiB", mebibytes(bytes) / 1024.0);
+}
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+constexpr const char* kRunSeconds = "run_seconds";
 
 constexpr const char* kNoise = "gradient_noise";
 constexpr const char* kSignal = "gradient_signal";
@@ -64,9 +74,14 @@ RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional
       late_(runtime),
       step_(resumed_at.value_or(0)) {
   if (!resumed_at) return;
-  for (const auto& row : read_metrics(dir / "metrics.jsonl"))
+  cut_events(dir / "tb", *resumed_at, validation_due ? "valid/loss" : "");
+  for (const auto& row : read_metrics(dir / "metrics.jsonl")) {
     if (row.contains(kNoise) && row.contains(kSignal)) noise_.add({row.at(kNoise), row.at(kSignal)});
+    if (row.contains(kRunSeconds)) earlier_seconds_ = row.at(kRunSeconds);
+  }
 }
+
+double RunLog::run_seconds(Time now) const { return earlier_seconds_ + seconds_between(began_, now); }
 
 std::vector<std::string> RunLog::gaps(int64_t step, int64_t log_every) const {
   std::vector<std::string> texts;
@@ -85,7 +100,7 @@ std::vector<std::string> RunLog::gaps(int64_t step, int64_t log_every) const {
 void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,
                   const std::optional<GradientSquare>& small, int64_t window_samples) {
   const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - time_).count();
+  const double seconds = seconds_between(time_, now);
   const MemoryStats memory = runtime_.allocator().stats();
   pending_ =
       Pending{.step = step,
@@ -93,6 +108,7 @@ void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, dou
               .steps_per_second = seconds > 0.0 ? static_cast<double>(step - step_) / seconds : 0.0,
               .data_wait_seconds =
                   step > step_ ? (data_seconds - data_seconds_) / static_cast<double>(step - step_) : 0.0,
+              .run_seconds = run_seconds(now),
               .allocated = memory.allocated.current,
               .peak = memory.allocated.peak,
               .reserved = memory.reserved.current,
@@ -121,10 +137,13 @@ std::optional<StepState> RunLog::finish() {
                  {"steps_per_second", line.steps_per_second},
                  {"data_wait_seconds", line.data_wait_seconds},
                  {"samples", line.samples},
+                 {"effective_batch", line.window_samples},
                  {"skipped_steps", s.skipped}};
-  std::vector<std::pair<std::string, double>> scalars{{"train/loss", loss},
-                                                      {"train/learning_rate", s.learning_rate},
-                                                      {"train/gradient_norm", s.gradient_norm}};
+  std::vector<std::pair<std::string, double>> scalars{
+      {"train/loss", loss},
+      {"train/learning_rate", s.learning_rate},
+      {"train/gradient_norm", s.gradient_norm},
+      {"train/effective_batch", static_cast<double>(line.window_samples)}};
   if (s.penalty_sum != 0.0) {  // loss.change_penalty
     const double penalty = s.penalty_sum / static_cast<double>(s.loss_count);
     row.insert(row.end(), {{"loss_error", loss - penalty}, {"loss_change_penalty", penalty}});
@@ -136,7 +155,11 @@ std::optional<StepState> RunLog::finish() {
   if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);
   row.insert(row.end(), {{"memory_allocated_bytes", line.allocated},
                          {"memory_peak_bytes", line.peak},
-                         {"memory_reserved_bytes", line.reserved}});
+                         {"memory_reserved_bytes", line.reserved},
+                         {kRunSeconds, line.run_seconds}});
+  scalars.insert(scalars.end(), {{"memory/allocated_bytes", static_cast<double>(line.allocated)},
+                                 {"memory/peak_bytes", static_cast<double>(line.peak)},
+                                 {"memory/reserved_bytes", static_cast<double>(line.reserved)}});
   metrics_.write(row);
   tensorboard_.scalars(line.step, scalars);
   return s;
@@ -156,6 +179,13 @@ void RunLog::add_noise(const StepState& state, MetricsRow& row,
   scalars.emplace_back("train/gradient_noise_scale", *noise_.scale());
 }
 
+void RunLog::write_epoch(MetricsRow row) {
+  const auto now = std::chrono::steady_clock::now();
+  const double epoch = seconds_between(std::exchange(epoch_began_, now), now);
+  row.insert(row.end(), {{"epoch_seconds", epoch}, {kRunSeconds, run_seconds(now)}});
+  write(row, {{"time/epoch_seconds", epoch}, {"time/run_seconds", run_seconds(now)}});
+}
+
 void RunLog::write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars) {
   metrics_.write(row);
   if (!scalars.empty()) tensorboard_.scalars(std::get<int64_t>(row.front().second), scalars);
@@ -171,15 +201,17 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
                {"memory_reserved_bytes", stats.reserved.current},
                {"memory_peak_bytes", stats.allocated.peak},
                {"memory_headroom_bytes", headroom},
-               {"memory_waste", epoch.waste}};
+               {"memory_waste", epoch.waste},
+               {"memory_fragmentation", stats.external_fragmentation()}};
   for (int tag = 0; tag < kTagCount; ++tag) {
     const int64_t bytes = stats.tags_at_peak[static_cast<size_t>(tag)];
     if (bytes > 0)
       epoch.row.emplace_back(fmt::format("memory_peak_{}_bytes", name_of(static_cast<Tag>(tag))), bytes);
   }
-  const std::string figures =
-      fmt::format("memory {} allocated, {} reserved, peak {}, headroom {}", gib(stats.allocated.current),
-                  gib(stats.reserved.current), gib(stats.allocated.peak), gib(headroom));
+  const std::string figures = fmt::format(
+      "memory {} allocated, {} reserved, peak {}, headroom {}, external fragmentation {:.0f} %",
+      size_text(stats.allocated.current), size_text(stats.reserved.current), size_text(stats.allocated.peak),
+      size_text(headroom), 100.0 * stats.external_fragmentation());
   epoch.line = fmt::format("epoch {}: {}", number, figures);
   epoch.changed = std::exchange(figures_, figures) != figures;
   if (least_epoch_ == 0 || epoch.waste < least_waste_) {
@@ -191,8 +223,8 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
         "memory: fragmentation has grown from {:.0f} % of what is reserved (epoch {}) to {:.0f} % (epoch "
         "{}); {} reserved for {} at most in use; fix: set memory.history, and see with `meshgrad memory "
         "page` what holds it",
-        100.0 * least_waste_, least_epoch_, 100.0 * epoch.waste, number, gib(stats.reserved.peak),
-        gib(stats.allocated.peak));
+        100.0 * least_waste_, least_epoch_, 100.0 * epoch.waste, number, size_text(stats.reserved.peak),
+        size_text(stats.allocated.peak));
   }
   return epoch;
 }

@@ -37,8 +37,8 @@ class MemoryWatch {
  public:
   struct Epoch {
     double waste = 0.0;  ///< 1 - peak allocated / peak reserved: lost to fragmentation
-    /// For metrics.jsonl: bytes allocated and reserved, and of this epoch the peak, the headroom above it,
-    /// and in "memory_peak_TAG_bytes" what the peak consisted of.
+    /// For metrics.jsonl: bytes allocated and reserved, the external fragmentation now, and of this epoch the
+    /// peak, the headroom above it, and in "memory_peak_TAG_bytes" what the peak consisted of.
     MetricsRow row;
     std::string line;     ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
     bool changed = true;  ///< the figures of `line` are others than those of the epoch before
@@ -81,13 +81,15 @@ class RunLog {
   /// See MetricsLog::sync.
   void sync() { metrics_.sync(); }
 
+  /// The line of an epoch, with its wall time and that of the run: call flush() first.
+  void write_epoch(MetricsRow row);
   /// Another line, after the pending one: call flush() first.
   void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});
 
  private:
   struct Pending {
     int64_t step, samples;
-    double steps_per_second, data_wait_seconds;
+    double steps_per_second, data_wait_seconds, run_seconds;
     int64_t allocated, peak, reserved;
     std::optional<GradientSquare> small;
     int64_t window_samples;
@@ -102,7 +104,12 @@ class RunLog {
   LateState late_;
   std::optional<Pending> pending_;
   GradientNoiseMean noise_;
-  std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+  using Time = std::chrono::steady_clock::time_point;
+  /// Of this process and, by their lines, of the earlier ones of the run.
+  double run_seconds(Time now) const;
+
+  Time began_ = std::chrono::steady_clock::now(), epoch_began_ = began_, time_ = began_;
+  double earlier_seconds_ = 0.0;
   int64_t step_;
   double data_seconds_ = 0.0;
 };

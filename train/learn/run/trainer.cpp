@@ -409,7 +409,7 @@ void Trainer::check_memory() {
   MetricsRow row = memory.row;
   row.insert(row.begin(), {"step", state_.step});
   if (const auto scale = log_->noise_scale()) row.emplace_back("gradient_noise_scale", *scale);
-  log_->write(row);
+  log_->write_epoch(std::move(row));
 }
 
 /// False when the observer stopped it.

@@ -186,7 +186,7 @@ class Events {
     const std::lock_guard lock(mutex_);
     event.step = step_ = std::max(step_, event.step);
     write(event);
-    if (quiet_) return;
+    if (quiet_ || event.kind == RunEventKind::memory) return;  // the progress line has the memory
     progress_.interrupt();
     print_note(event.text);
   }
