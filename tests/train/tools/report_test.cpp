@@ -27,6 +27,32 @@ nlohmann::json data_of(const fs::path& page) {
   return nlohmann::json::parse(text.substr(at + begin.size(), end - at - begin.size()));
 }
 
+/// Of a page's base64: little-endian u16.
+std::vector<double> page_numbers(const std::string& text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::vector<unsigned> bytes;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    bits = bits << 6 | static_cast<unsigned>(kDigits.find(c));
+    count += 6;
+    if (count < 8) continue;
+    count -= 8;
+    bytes.push_back(bits >> count & 255);
+  }
+  std::vector<double> numbers;
+  for (size_t i = 0; i + 1 < bytes.size(); i += 2) numbers.push_back(bytes[i] + 256.0 * bytes[i + 1]);
+  return numbers;
+}
+
+std::vector<double> page_values(const nlohmann::json& field) {
+  const double low = field["low"], high = field["high"];
+  std::vector<double> values = page_numbers(field["values"]);
+  for (double& value : values) value = low + (high - low) * value / 65534;
+  return values;
+}
+
 fs::path train_run(const test::ScratchDirectory& scratch, const std::string& name, int64_t steps) {
   const fs::path data = scratch.path / "waves.mgd";
   Config config = test::small_config(scratch.path, fs::exists(data) ? data : test::pack_waves(scratch.path));
@@ -84,7 +110,21 @@ TEST_CASE("a report has the metrics, errors and pictures of its runs") {
   CHECK(run["evaluation"]["rollouts"].size() >= 1);
   REQUIRE(run["pictures"].size() == 3);
   CHECK(test::contains(run["pictures"][0]["caption"].get<std::string>(), "step 1 of"));
-  CHECK(test::contains(run["pictures"][0]["svg"].get<std::string>(), "<svg"));
+  const nlohmann::json& picture = run["pictures"][2];
+  CHECK(test::contains(picture["caption"].get<std::string>(), "of valid.tfrecord"));
+  REQUIRE(run["meshes"].size() == 1);
+  const std::vector<double> x = page_numbers(run["meshes"][0]["x"]);
+  CHECK(x.size() == 49);
+  CHECK(x.front() == 0);
+  CHECK(x[6] == 65535);
+  CHECK(page_numbers(run["meshes"][0]["triangles"]).size() == size_t{3} * 72);
+  // The error is of the difference, whose magnitudes are at most those of the two fields.
+  const std::vector<double> ours = page_values(picture["prediction"]), truth = page_values(picture["truth"]);
+  const std::vector<double> error = page_values(picture["error"]);
+  REQUIRE(ours.size() == 49);
+  for (size_t i = 0; i < ours.size(); ++i) CHECK(std::abs(ours[i] - truth[i]) <= error[i] + 1e-3);
+  CHECK(*std::ranges::max_element(truth) == doctest::Approx(picture["high"].get<double>()));
+  CHECK(*std::ranges::max_element(error) == doctest::Approx(picture["largest"].get<double>()));
   CHECK(run["environment"].is_object());
   CHECK(test::contains(run["config"].get<std::string>(), "[train]"));
   CHECK(data["runs"][1]["name"] == "<!--<script>");

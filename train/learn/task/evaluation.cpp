@@ -181,6 +181,7 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
   const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
     ++step;
     errors[kAllSteps].add(ours, truth, mask, start);
+    if (options.rollout_step) options.rollout_step(number, step, ours, truth);
     for (size_t i = 0; i < options.horizons.size(); ++i) {
       if (step <= options.horizons[i] && options.horizons[i] <= steps)
         errors[kFirstHorizon + i].add(ours, truth, mask, start);

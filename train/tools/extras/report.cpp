@@ -12,6 +12,7 @@
 #include <meshgrad/train/tools/extras/run_pictures.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/errors_text.h>
+#include <meshgrad/train/tools/program/field_image.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/usage.h>
@@ -210,10 +211,13 @@ void add_predictions(Json& json, const ReportCommand& command, const std::string
     options.split = command.split;
     if (!globals.quiet)
       options.progress = [&](const std::string& text) { print_note(fmt::format("{}: {}", run, text)); };
+    RunPictures pictures(predictor, command.split, command.pictures);
+    options.rollout_step = [&](int64_t trajectory, int64_t step, const auto& ours, const auto& truth) {
+      pictures.add_step(trajectory, step, ours, truth);
+    };
     json["evaluation"] = errors_over_steps(evaluate(predictor, options));
     json["evaluation"]["checkpoint_step"] = predictor.step();
-    for (const RunPicture& picture : draw_predictions(predictor, command.split, command.pictures))
-      json["pictures"].push_back({{"caption", picture.caption}, {"svg", picture.svg}});
+    json.update(pictures.finish());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::config) throw;
     json["without_evaluation"] = error.what();
@@ -226,10 +230,13 @@ int run(const ReportCommand& command, const GlobalOptions& globals) {
   check_output(page_output("-o", command.output));
   Json page{{"version", MESHGRAD_VERSION}, {"tags", Json::array()}, {"runs", Json::array()}};
   for (int tag = 0; tag < kTagCount; ++tag) page["tags"].push_back(name_of(static_cast<Tag>(tag)));
+  for (const ColourMap map : {ColourMap::viridis, ColourMap::magma})
+    for (const Colour colour : stops_of(map))
+      page["colours"][std::string(name_of(map))].push_back({colour.red, colour.green, colour.blue});
   for (const std::string& run : command.runs) {
     Json json = describe_run(run);
     json["evaluation"] = nullptr;
-    json["pictures"] = Json::array();
+    json["meshes"] = json["pictures"] = Json::array();
     json["without_evaluation"] = command.no_evaluation ? "--no-evaluation" : "";
     if (!command.no_evaluation) add_predictions(json, command, run, globals);
     page["runs"].push_back(std::move(json));

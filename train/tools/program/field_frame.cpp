@@ -33,13 +33,16 @@ std::vector<FieldFrame> split_fields(const FieldSelection& selection, const std:
   return fields;
 }
 
+std::string caption_with_offset(std::string caption, const FieldInfo& field) {
+  if (!field.offset.empty()) caption += fmt::format(", less {}", fmt::join(field.offset, ", "));
+  return caption;
+}
+
 std::string draw_field(const MeshView& mesh, const FieldFrame& field, const std::vector<uint8_t>& mask,
                        std::string caption, int width) {
-  // The colour bar of values far from zero would show them all alike.
-  if (!field.info.offset.empty()) caption += fmt::format(", less {}", fmt::join(field.info.offset, ", "));
   return draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
                          {field.info.name, field.info.components, field.truth},
-                         {caption, field.info.unit, mask}, width);
+                         {caption_with_offset(std::move(caption), field.info), field.info.unit, mask}, width);
 }
 
 }  // namespace meshgrad

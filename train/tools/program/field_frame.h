@@ -20,6 +20,8 @@ struct FieldFrame {
 std::vector<FieldFrame> split_fields(const FieldSelection& selection, const std::vector<float>& ours,
                                      const std::vector<float>& truth);
 
+/// The colour bar of values far from zero would show them all alike: they are drawn less the field's offset.
+std::string caption_with_offset(std::string caption, const FieldInfo& field);
 /// The picture of a field with truth (draw_comparison, `width` in pixels); `mask` as
 /// ComparisonText::predicted.
 std::string draw_field(const MeshView& mesh, const FieldFrame& field, const std::vector<uint8_t>& mask,

@@ -149,43 +149,52 @@ std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels
 
 }  // namespace
 
-std::string draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
-                            const ComparisonText& text, int width) {
-  check_mesh("draw_comparison", mesh);
-  check_field("draw_comparison", mesh, prediction);
-  check_field("draw_comparison", mesh, truth);
+FieldComparison compare_fields(const MeshView& mesh, const PointField& prediction, const PointField& truth,
+                               std::span<const std::uint8_t> mask) {
+  check_mesh("compare_fields", mesh);
+  check_field("compare_fields", mesh, prediction);
+  check_field("compare_fields", mesh, truth);
   if (prediction.components != truth.components) {
-    throw invalid_argument("draw_comparison", "prediction and truth with as many components",
+    throw invalid_argument("compare_fields", "prediction and truth with as many components",
                            fmt::format("{} and {}", prediction.components, truth.components));
   }
-  if (!text.predicted.empty() && text.predicted.size() != static_cast<std::size_t>(mesh.nodes)) {
-    throw invalid_argument("draw_comparison", fmt::format("a mask of {} nodes", mesh.nodes),
-                           fmt::format("{}", text.predicted.size()));
+  if (!mask.empty() && mask.size() != static_cast<std::size_t>(mesh.nodes)) {
+    throw invalid_argument("compare_fields", fmt::format("a mask of {} nodes", mesh.nodes),
+                           fmt::format("{}", mask.size()));
   }
   std::vector<float> difference(truth.values.size());
   for (std::size_t i = 0; i < difference.size(); ++i) difference[i] = prediction.values[i] - truth.values[i];
-  std::vector<float> error = magnitude(difference, truth.components);
-  double squares = 0, worst = 0, count = 0;
-  for (std::size_t node = 0; node < error.size(); ++node) {
-    error[node] = std::abs(error[node]);
-    if (!text.predicted.empty() && text.predicted[node] == 0) continue;
-    worst = std::max<double>(worst, error[node]);
-    squares += static_cast<double>(error[node]) * error[node];
+  FieldComparison result{magnitude(prediction.values, truth.components),
+                         magnitude(truth.values, truth.components), magnitude(difference, truth.components)};
+  double squares = 0, count = 0;
+  for (std::size_t node = 0; node < result.error.size(); ++node) {
+    float& error = result.error[node];
+    error = std::abs(error);
+    if (!mask.empty() && mask[node] == 0) continue;
+    result.largest = std::max<double>(result.largest, error);
+    squares += static_cast<double>(error) * error;
     count += truth.components;
   }
-  const std::vector<float> predicted = magnitude(prediction.values, truth.components);
-  const std::vector<float> expected = magnitude(truth.values, truth.components);
-  double low = std::numeric_limits<double>::infinity(), high = -low;
-  for (const float value : expected) {
+  result.rmse = count > 0 ? std::sqrt(squares / count) : 0;
+  result.low = std::numeric_limits<double>::infinity();
+  result.high = -result.low;
+  for (const float value : result.truth) {
     if (!std::isfinite(value)) continue;
-    low = std::min<double>(low, value);
-    high = std::max<double>(high, value);
+    result.low = std::min<double>(result.low, value);
+    result.high = std::max<double>(result.high, value);
   }
-  const double rmse = count > 0 ? std::sqrt(squares / count) : 0;
-  const std::string error_title = fmt::format("error: RMSE {:.3g}, largest {:.3g}", rmse, worst);
-  const FieldPanel panels[] = {{"prediction", predicted, ColourMap::viridis, low, high, text.unit},
-                               {"truth", expected, ColourMap::viridis, low, high, text.unit},
-                               {error_title, error, ColourMap::magma, 0, worst, text.unit}};
+  return result;
+}
+
+std::string draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
+                            const ComparisonText& text, int width) {
+  const FieldComparison fields = compare_fields(mesh, prediction, truth, text.predicted);
+  const std::string error_title =
+      fmt::format("error: RMSE {:.3g}, largest {:.3g}", fields.rmse, fields.largest);
+  const FieldPanel panels[] = {
+      {"prediction", fields.prediction, ColourMap::viridis, fields.low, fields.high, text.unit},
+      {"truth", fields.truth, ColourMap::viridis, fields.low, fields.high, text.unit},
+      {error_title, fields.error, ColourMap::magma, 0, fields.largest, text.unit}};
   return draw_panels(mesh, panels, text.caption, width);
 }
 

@@ -5,6 +5,7 @@
 #include <meshgrad/train/tools/program/point_field.h>
 
 #include <string>
+#include <vector>
 
 namespace meshgrad {
 
@@ -14,6 +15,18 @@ struct ComparisonText {
   /// [nodes]: the error's RMSE and maximum are over nodes where it is not 0. Empty: over all nodes.
   std::span<const std::uint8_t> predicted;
 };
+
+/// What pictures compare, at each node: magnitudes of fields of several components, and the absolute error,
+/// by the magnitude of the difference.
+struct FieldComparison {
+  std::vector<float> prediction, truth, error;  ///< [nodes]
+  double low = 0, high = 0;                     ///< of the truth, where it is finite
+  double rmse = 0;                              ///< over all components
+  double largest = 0;                           ///< of the error
+};
+/// RMSE and largest error as ComparisonText::predicted says. InvalidArgument when sizes do not fit.
+FieldComparison compare_fields(const MeshView& mesh, const PointField& prediction, const PointField& truth,
+                               std::span<const std::uint8_t> predicted);
 
 /// An SVG in one file, of three panels: prediction, truth (both on the truth's range, so that their colours
 /// can be compared) and the absolute error from zero, with its root mean square over predicted nodes and all

@@ -265,12 +265,15 @@ function write_pictures() {
   const moves = [];
   document.getElementById('pictures_section').hidden = shown.length === 0;
   fill_in('pictures', ...shown.map(run => {
-    const image = element('img', {});
+    const picture = element('div', {});
     const caption = element('p', {});
+    const meshes = run.meshes.map(mesh_of);
     const show = i => {
-      image.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(run.pictures[i].svg);
-      image.alt = run.pictures[i].caption;
-      caption.replaceChildren(chip(colour(run)), `${run.name}: ${run.pictures[i].caption}`);
+      const {svg, mesh, caption: text} = run.pictures[i];
+      const cut = svg ? '' : meshes[mesh].cut;
+      caption.replaceChildren(chip(colour(run)), `${run.name}: ${text}${cut ? `, cut at ${cut}` : ''}`);
+      if (!svg) return picture.replaceChildren(...field_panels(run.pictures[i], meshes[mesh]));
+      picture.replaceChildren(element('img', {alt: text, src: 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(svg)}));
     };
     const slider = element('input', {type: 'range', min: 0, max: run.pictures.length - 1, value: 0, ariaLabel: 'picture'});
     slider.oninput = () => moves.forEach(move => move(+slider.value));
@@ -279,7 +282,7 @@ function write_pictures() {
       show(+slider.value);
     });
     show(0);
-    return element('div', {className: 'picture'}, caption, image, ...(run.pictures.length > 1 ? [slider] : []));
+    return element('div', {className: 'picture'}, caption, picture, ...(run.pictures.length > 1 ? [slider] : []));
   }));
 }
 
