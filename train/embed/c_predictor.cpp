@@ -176,6 +176,15 @@ int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t me
   });
 }
 
+int meshgrad_predictor_range_excess(const meshgrad_predictor* predictor, int32_t mesh, double* excess,
+                                    const char** field) {
+  return guarded([&] {
+    const RangeExcess found = given(predictor, "predictor").predictor.range_excess(mesh);
+    if (excess != nullptr) *excess = found.excess;
+    if (field != nullptr) *field = found.field.empty() ? nullptr : found.field.data();  // of a std::string
+  });
+}
+
 int meshgrad_predictor_record_steps(meshgrad_predictor* predictor, int32_t on) {
   return guarded([&] { given(predictor, "predictor").predictor.record_steps(on != 0); });
 }

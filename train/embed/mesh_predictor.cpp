@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -364,6 +365,51 @@ void MeshPredictor::predict(int64_t steps) {
   } else {
     predict_steps();
   }
+}
+
+RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
+  Loaded& s = loaded();
+  const MeshState& on = s.mesh_at(mesh);
+  if (!s.trained.ranges) {
+    throw invalid_argument("MeshPredictor: range_excess", "a model that says which values it was trained on",
+                           fmt::format("none of its {} inputs", s.inputs.size()),
+                           "train or save it again by this version");
+  }
+  RangeExcess farthest;
+  const auto compare = [&](const FieldInfo& field, size_t component, double value) {
+    const auto known = s.trained.ranges->fields.find(field.name);
+    if (known == s.trained.ranges->fields.end() || component >= known->second.size()) return;
+    const SeenRange& range = known->second[component];
+    constexpr double kRounding = 1e-6;  // of a value that was the same in all of the training
+    const double rounding = kRounding * std::max(std::abs(range.least), std::abs(range.most));
+    const double outside = std::max(range.least - value, value - range.most);
+    if (outside <= rounding) return;
+    const double excess = outside / std::max(range.most - range.least, rounding);
+    if (!(excess <= farthest.excess)) farthest = {excess, field.name};
+  };
+  const size_t nodes = s.in_parts ? static_cast<size_t>(s.in_parts->ghosts[static_cast<size_t>(mesh)].owned())
+                                  : s.data->meshes[static_cast<size_t>(mesh)].view.node_type.size();
+  for (const FieldInfo& field : s.inputs) {
+    const auto components = static_cast<size_t>(field.components);
+    const size_t rows = field.on == FieldOn::node ? nodes : 1;
+    if (const auto target = s.target_at(field.name)) {
+      if (on.set_now[target->first] == 0) continue;
+      const std::vector<double> offset = s.offset_of(field.name);
+      for (size_t i = 0; i < rows * components; ++i) {
+        const size_t c = i % components;
+        const double value =
+            on.state.current[i / components * static_cast<size_t>(s.fields().outputs) + target->second + c];
+        compare(field, c, offset.empty() ? value : value + offset[c]);
+      }
+      continue;
+    }
+    const auto at = std::ranges::find(s.data->fields, field.name, &FieldInfo::name);
+    const HeldNumbers& given = on.given[static_cast<size_t>(at - s.data->fields.begin())];
+    if (!given.given()) continue;
+    given.fetch();
+    for (size_t i = 0; i < rows * components; ++i) compare(field, i % components, given.values()[i]);
+  }
+  return farthest;
 }
 
 void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {

@@ -23,6 +23,13 @@ class OnlineTrainer;
 class Ranks;
 class Runtime;
 
+/// Of the value that is farthest outside of the range that its field had in training: how far, in widths of
+/// that range.
+struct RangeExcess {
+  double excess = 0;         ///< 0: all are within
+  std::string_view field{};  ///< valid as long as the predictor; empty: all are within
+};
+
 /// One thread at a time may use it, and no other may use its Runtime meanwhile. In a child of fork() one
 /// on a GPU or with several ranks stays the parent's: its functions throw InvalidArgument, and its end does
 /// nothing. The parent's Runtime and Ranks are left alone there: end the child by _exit, or call exec.
@@ -93,6 +100,11 @@ class MeshPredictor {
   /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
   /// predicted.
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
+
+  /// Of the model's inputs on a mesh as they are set now, or as predict() has left them: whether the model
+  /// has learned such values. Throws InvalidArgument for a checkpoint that does not say what it has learned:
+  /// of an earlier version, or of a program's own model. Of a mesh in parts, of this rank's own nodes.
+  RangeExcess range_excess(int64_t mesh = 0) const;
 
   // Gradients of a scalar J of the predicted fields: the adjoint of predict(). They pass through the model,
   // normalisers, edge features and all steps that were recorded.

@@ -117,9 +117,8 @@ MeshPredictor::MeshPredictor(const OnlineTrainer& trainer) {
                             stream);
     to.normalizers = s.normalizers;
   };
-  loaded_.reset(std::make_unique<Loaded>(s.runtime, s.given_ranks(), s.config,
-                                         training_data(s.task.dataset(), s.config.data), copy)
-                    .release());
+  loaded_.reset(
+      std::make_unique<Loaded>(s.runtime, s.given_ranks(), s.config, s.described_data(), copy).release());
 }
 
 ModelSizes mesh_model_sizes(const Config& config, const OnlineOptions& options) {

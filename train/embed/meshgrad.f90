@@ -138,6 +138,7 @@ module meshgrad
     procedure :: set_next_field => predictor_set_next_field
     procedure :: set_boundary => predictor_set_boundary
     procedure :: predict => predictor_predict
+    procedure :: range_excess => predictor_range_excess
     procedure :: get_field => predictor_get_field
     procedure :: record_steps => predictor_record_steps
     procedure :: set_gradient => predictor_set_gradient
@@ -379,6 +380,14 @@ module meshgrad
       character(kind=c_char), intent(in) :: name(*)
       type(meshgrad_array), intent(in) :: values
       integer(c_int) :: c_predictor_set_boundary
+    end function
+    function c_predictor_range_excess(predictor, mesh, excess, field) bind(c, name="meshgrad_predictor_range_excess")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      real(c_double), intent(out) :: excess
+      type(c_ptr), intent(out) :: field
+      integer(c_int) :: c_predictor_range_excess
     end function
     function c_predictor_predict(predictor, steps) bind(c, name="meshgrad_predictor_predict")
       import
@@ -1044,6 +1053,23 @@ contains
     integer, intent(out), optional :: status
     call finish(c_predictor_predict(self%own%handle, int(steps, int64)), status)
   end subroutine
+
+  !> How far the inputs, as they are set now or as predict has left them, are outside of the ranges of the
+  !! training, in widths of the range: of the farthest value, whose field it is. 0 and '' where all are within.
+  function predictor_range_excess(self, field, status, mesh) result(excess)
+    class(meshgrad_predictor), intent(in) :: self
+    character(:), allocatable, intent(out), optional :: field
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    real(real64) :: excess
+    type(c_ptr) :: name
+    excess = 0
+    name = c_null_ptr
+    call finish(c_predictor_range_excess(self%own%handle, from_zero(mesh), excess, name), status)
+    if (.not. present(field)) return
+    field = ''
+    if (c_associated(name)) field = text_of(name)
+  end function
 
   !> Overwrites the array that `values` describes.
   subroutine predictor_get_field(self, name, values, status, mesh)

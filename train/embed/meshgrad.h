@@ -266,6 +266,14 @@ int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
 
+/* Whether the model has learned such values: of its inputs on a mesh, as they are set now or as predict has
+ * left them, how far the one that is farthest outside of the range that its field had in training is from it,
+ * in widths of that range. 0, and *field = NULL, when all are within. *field is valid as long as the
+ * predictor; either pointer may be NULL. MESHGRAD_INVALID_ARGUMENT for a checkpoint of an earlier version,
+ * which does not say it. On a mesh in parts, of the process' own nodes. */
+int meshgrad_predictor_range_excess(const meshgrad_predictor* predictor, int32_t mesh, double* excess,
+                                    const char** field);
+
 /* Gradients of a scalar J of the predicted fields: the adjoint of meshgrad_predictor_predict. Switched on,
  * predict records its steps: a copy of the node features each, and of the positions that edges follow
  * (data.world_position). Recorded steps are dropped by this call, by a new mesh, by positions_changed, and by

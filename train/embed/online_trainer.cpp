@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace meshgrad {
@@ -107,6 +108,47 @@ void OnlineTrainer::State::warn_of_data() {
   for (const std::string& text : learned_scale_warnings(fields, normalizers)) warn(text);
   if (config.train.noise_warmup_steps > 0) return;  // the statistics have noise of several sizes
   for (const std::string& text : learned_noise_warnings(fields, normalizers, noise_of(config))) warn(text);
+}
+
+/// Ranges of the current frame's fields.
+void OnlineTrainer::State::see_frame() {
+  const auto nodes = static_cast<double>(buffer.mesh().nodes);
+  seen.nodes = seen.nodes.most == 0
+                   ? SeenRange{nodes, nodes}
+                   : SeenRange{std::min(seen.nodes.least, nodes), std::max(seen.nodes.most, nodes)};
+  for (const FieldInfo& field : options.fields) {
+    std::vector<SeenRange>& ranges = seen.fields[field.name];
+    const std::span<const float> values = buffer.current(field.name);
+    const auto components = static_cast<size_t>(field.components);
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    ranges.resize(components, {kNone, -kNone});
+    for (size_t i = 0; i < values.size(); ++i) {
+      SeenRange& range = ranges[i % components];
+      range = {std::min(range.least, static_cast<double>(values[i])),
+               std::max(range.most, static_cast<double>(values[i]))};
+    }
+  }
+}
+
+TrainingData OnlineTrainer::State::described_data() const {
+  TrainingData data = training_data(task.dataset(), config.data);
+  TrainingRanges all = seen;
+  const auto merge = [&](SeenRange& range) {
+    for (const SeenRange& one : all_gather(ranks, range, "ranges of the training"))
+      range = {std::min(range.least, one.least), std::max(range.most, one.most)};
+  };
+  bool any = true;
+  for (const FieldInfo& field : options.fields) {
+    constexpr double kNone = std::numeric_limits<double>::infinity();
+    all.fields[field.name].resize(static_cast<size_t>(field.components), {kNone, -kNone});
+    for (SeenRange& range : all.fields[field.name]) {
+      merge(range);
+      any = any && range.least <= range.most;
+    }
+  }
+  merge(all.nodes);
+  if (any) data.ranges = all;
+  return data;
 }
 
 /// Statistics are those of samples that were stored, as they came.
@@ -257,6 +299,8 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
         const RunState run = load_checkpoint(saved, runtime.stream(), made->model.parameters,
                                              &made->optimizer, made->normalizers);
         made->steps = run.step;
+        if (const auto data = checkpoint_training_data(saved); data && data->ranges)
+          made->seen = *data->ranges;
         made->buffer.load(open_checkpoint(saved).view());
         made->read_buffer();
         made->read_parts();
@@ -320,6 +364,7 @@ void OnlineTrainer::append() {
     check();
   }
   s.fill_ghosts();
+  s.see_frame();
   const std::optional<StoredSample> stored = s.buffer.append();
   if (!stored) return;
   s.read_buffer();
@@ -370,7 +415,8 @@ void OnlineTrainer::save(const fs::path& path) const {
   s.merge_learned();
   RunState run;
   run.step = s.steps;
-  const CheckpointExtra extra = s.buffer.saved();
+  CheckpointExtra extra = s.buffer.saved();
+  extra.metadata["data"] = to_json(s.described_data());
   save_checkpoint(path, s.runtime.stream(), s.config, s.task.dataset(), s.model.parameters, s.optimizer,
                   s.normalizers, run, &extra);
 }

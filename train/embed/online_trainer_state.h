@@ -46,6 +46,7 @@ struct OnlineTrainer::State {
   std::vector<GivenPart> solver_parts;  // by mesh, where the solver has partitioned them
   std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
   std::optional<GhostRows> ghost_rows;  // then: of the current mesh
+  TrainingRanges seen;                  // of the frames that this process appended
 
   State(Runtime& own, Ranks* with, const Config& given, const OnlineOptions& given_options)
       : runtime(own),
@@ -139,6 +140,9 @@ struct OnlineTrainer::State {
                        got, "leave it out: a rank knows only its own part of a sample");
   }
   void learn_from(const StoredSample& stored);
+  void see_frame();
+  /// What a checkpoint says of the data; with several ranks all call it.
+  TrainingData described_data() const;
   void merge_learned() {
     if (!ranks.single()) merge_normalizers(ranks, learned, normalizers);
   }

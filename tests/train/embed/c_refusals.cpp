@@ -57,6 +57,8 @@ void refuse_calls(Host& c) {
   expect(none == nullptr, "no predictor");
   c.call(meshgrad_predictor_create, nullptr, "x", &none).refused(kInvalid, "[runtime] needed a pointer");
   c.call(meshgrad_predictor_predict, nullptr, 1).refused(kInvalid, "[predictor] needed a pointer");
+  c.call(meshgrad_predictor_range_excess, nullptr, 0, nullptr, nullptr)
+      .refused(kInvalid, "[predictor] needed a pointer");
   c.call(meshgrad_trainer_append, nullptr).refused(kInvalid, "[trainer] needed a pointer");
   const Handle<meshgrad_predictor> predictor = c.predictor(flow_checkpoint());
   c.call(meshgrad_predictor_predict, predictor, 1).refused(kInvalid, "call set_mesh first");
