@@ -236,8 +236,6 @@ void read_borrowed_arrays(Host& c) {
   c.call(meshgrad_predictor_range_excess, both.c, 0, &excess, &farthest).ok();
   expect(excess > 1 && excess == both.cpp.range_excess().excess, "an excess, the same in C");
   expect(farthest != nullptr && std::string(farthest) == "load", "the farthest field");
-  c.call(meshgrad_predictor_range_excess, both.c, 0, nullptr, nullptr).ok();
-  c.call(meshgrad_predictor_range_excess, both.c, 5, &excess, &farthest).refused(kInvalid, "meshes set");
   load.write(c.load(0.25f).host);
   const int64_t begin = gpu::counters().synchronizations;
   c.call(meshgrad_predictor_predict, both.c, 1).ok();

@@ -62,6 +62,8 @@ void refuse_calls(Host& c) {
   c.call(meshgrad_trainer_append, nullptr).refused(kInvalid, "[trainer] needed a pointer");
   const Handle<meshgrad_predictor> predictor = c.predictor(flow_checkpoint());
   c.call(meshgrad_predictor_predict, predictor, 1).refused(kInvalid, "call set_mesh first");
+  c.call(meshgrad_predictor_range_excess, predictor, 0, nullptr, nullptr)
+      .refused(kInvalid, "call set_mesh first");
   const HostMesh mesh = c.mesh();
   c.call(meshgrad_predictor_set_mesh, predictor, &mesh.mesh).ok();
   c.call(meshgrad_predictor_predict, predictor, 0).refused(kInvalid, "[MeshPredictor: steps]");

@@ -59,7 +59,7 @@ struct Fixture {
   }
 };
 
-TEST_CASE("range_excess names the farthest field, in widths of its range") {
+TEST_CASE("range_excess names the farthest field and its distance") {
   Fixture f;
   OnlineTrainer trainer = f.trainer();
   trainer.set_mesh(f.mesh);

@@ -76,6 +76,7 @@ struct TaggedStep {
 std::map<TaggedStep, std::vector<float>> values_in(const std::filesystem::path& folder) {
   std::map<TaggedStep, std::vector<float>> values;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".txt") continue;
     for (const std::string& record : records_of(read_text(entry.path()))) {
       const auto event = fields_of(record);
       if (!event.contains(16)) continue;

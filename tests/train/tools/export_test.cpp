@@ -207,7 +207,7 @@ TEST_CASE("meshgrad export and import, and a run that starts so") {
   const std::string file = (run.scratch.path / "by_program.safetensors").string();
   const test::Outcome made = test::run_meshgrad({"export", run.config.run.dir, "-o", file});
   CHECK(made.err == "");
-  CHECK(contains(made.out, "last.safetensors of step 2"));
+  CHECK(contains(made.out, "checkpoints/last.safetensors"));
   CHECK(test::read_text(file) == test::read_text(run.file));
   CHECK(contains(test::run_meshgrad({"export", run.config.run.dir, "-o", file}).err, "--force"));
   CHECK(test::run_meshgrad({"export", run.checkpoint.string(), "-o", file, "--force"}).code == 0);

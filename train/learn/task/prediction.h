@@ -63,7 +63,7 @@ struct EvaluateOptions {
   /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
   /// the same result; null: this one alone. The result does not depend on their number.
   Ranks* ranks = nullptr;
-  /// MeshDynamics: gets each frame of the rollouts, from step 1, [nodes, outputs]; absent: nobody.
+  /// MeshDynamics: gets each frame of the rollouts, from step 1, [nodes, outputs].
   std::function<void(int64_t trajectory, int64_t step, const std::vector<float>& ours,
                      const std::vector<float>& truth)>
       rollout_step = {};

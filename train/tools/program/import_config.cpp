@@ -49,7 +49,7 @@ std::vector<ForeignOption> flags_of(const std::string& line) {
   std::istringstream words(line);
   for (std::string word; words >> word;) {
     if (!word.starts_with("--")) {
-      if (flags.empty()) continue;  // the program
+      if (flags.empty() || word == "\\") continue;  // the program; a line that goes on
       flags.back().value += (flags.back().value.empty() ? "" : " ") + word;
       continue;
     }
