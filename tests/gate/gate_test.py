@@ -298,6 +298,10 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["ranks"], "failed")
         self.gate("ranks", MPI_BUILD="no such line")
         self.assertEqual(self.verdicts()["ranks"], "skipped")
+        (self.bundle / "mpi" / "bin").mkdir(parents=True)
+        self.fake("mpi/bin/mpirun", "exit 5")  # the bundle's own comes before that on PATH
+        self.gate("ranks")
+        self.assertEqual(self.verdicts()["ranks"], "failed")
 
     def test_meshes_in_parts_that_train_otherwise_fail(self):
         self.assertIn("(by nccl)", self.gate("parts").stdout)
