@@ -82,9 +82,11 @@ cat >"$file" <<END
 END
 """
 SANITIZER = """
+case "$*" in *racecheck*) summary="RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;; *) summary="ERROR SUMMARY: 0 errors" ;; esac
+[ "${SANITIZER_ERRORS:-0}" = 0 ] || summary="ERROR SUMMARY: $SANITIZER_ERRORS errors"
 while [ "$1" != "${1#--}" ]; do shift 2; done
 "$@" || exit $?
-echo "========= ERROR SUMMARY: ${SANITIZER_ERRORS:-0} errors"
+echo "========= $summary"
 [ "${SANITIZER_ERRORS:-0}" = 0 ] || exit 99
 """
 PYTHON = """
