@@ -262,8 +262,8 @@ constexpr ConfigKey kKeys[] = {
     {"train", "validate_rollouts", IntegerKey{at<&TrainConfig::validate_rollouts>, 0, kMany}, "trajectories",
      kOverTime, "Trajectories of the validation split that each validation rolls out whole, 0 for none"},
     {"train", "best", choice<&TrainConfig::best>(kBests), "", kFixed,
-     "What the best checkpoint has the lowest of: the validation loss, or the relative error of the "
-     "validation's rollouts"},
+     "What the best checkpoint has the lowest of: the validation error of one prediction (loss), or the "
+     "relative error of the validation's rollouts"},
     {"train", "checkpoint_every", IntegerKey{at<&TrainConfig::checkpoint_every>, 0, kMany}, "steps", kFree,
      "Steps between checkpoints, 0 for a checkpoint at the end only"},
     {"train", "keep_checkpoints", IntegerKey{at<&TrainConfig::keep_checkpoints>, 1, 1'000'000}, "files",

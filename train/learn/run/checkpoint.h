@@ -28,7 +28,10 @@ struct RunState {
   int64_t learned = 0;  ///< samples that online normalisers have seen
   StepState optimizer;  ///< the device's part, as it was last read
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
-  double best_valid_loss = std::numeric_limits<double>::infinity();
+  double best_valid_loss = std::numeric_limits<double>::infinity();  ///< of the best model
+  /// Validation::error; of the best model infinite where an earlier version chose it by its loss.
+  double last_valid_error = std::numeric_limits<double>::quiet_NaN();
+  double best_valid_error = std::numeric_limits<double>::infinity();
   double last_valid_rollout = std::numeric_limits<double>::quiet_NaN();  ///< with train.validate_rollouts
   double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with train.best = "rollout"
   int64_t best_step = -1;

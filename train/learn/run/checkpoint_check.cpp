@@ -114,6 +114,12 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
       "best_valid_loss", s.best_valid_loss,
       [&](double loss) { return validated ? std::isfinite(loss) : loss == HUGE_VAL; },
       validated ? "a finite loss" : "inf before the first validation");
+  if (numbers.has("best_valid_error", true)) {
+    numbers.real("last_valid_error", s.last_valid_error, any, "");
+    numbers.real(
+        "best_valid_error", s.best_valid_error, [](double error) { return error >= 0.0; },
+        "a number of at least 0");
+  }
   numbers.real("loss_sum", o.loss_sum, finite, "a finite sum");
   numbers.real("last_loss", o.last_loss, any, "");
   if (numbers.has("penalty_sum", config.loss.change_penalty > 0)) {

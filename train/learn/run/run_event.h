@@ -28,7 +28,7 @@ enum class RunEventKind : uint8_t {
   begins,        ///< the steps begin; the text is their schedule [steps]
   captured,      ///< a step became a CUDA graph [nodes, edges, bytes]
   not_captured,  ///< graphs = "capture" has no effect [reason]
-  validation,    ///< [valid_loss, valid_rollout with train.validate_rollouts, best]
+  validation,    ///< the figures of the line in metrics.jsonl, and [best]
   memory,        ///< the memory of an epoch, as in metrics.jsonl
   memory_waste,  ///< fragmentation has grown [epoch, memory_waste]
   trace,         ///< [file]

@@ -8,7 +8,6 @@
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/learn/run/trainer.h>
-#include <meshgrad/train/learn/run/validation.h>
 
 #include <fmt/format.h>
 
@@ -53,7 +52,7 @@ TrainResult Trainer::run() {
   const std::string rounded = describe_tf32(runtime_, config_.precision);
   if (!rounded.empty()) tell(RunEventKind::settings, rounded);
   if (state_.micro == 0 && !warming_up()) release_gradients();
-  if (state_.validation_due && !end_step()) return stopped();
+  if (state_.validation_due && state_.step > 0 && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
   if (state_.step >= steps) {
     tell(RunEventKind::complete,
@@ -75,6 +74,7 @@ TrainResult Trainer::run() {
         config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
     if (!sampling.empty()) tell(RunEventKind::settings, sampling);
+    if (!validate_start()) return stopped();
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
@@ -104,7 +104,8 @@ bool Trainer::end_step() {
   const bool last = state_.step == loader_.total_steps();
   const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
   state_.validation_due = false;  // before the checkpoint of a best validation
-  if (due(config_.train.validate_every) && !validate()) {
+  const bool first = state_.step == warmup_steps() && config_.train.validate_every > 0;
+  if ((due(config_.train.validate_every) || first) && !validate()) {
     state_.validation_due = true;
     return false;
   }
@@ -179,6 +180,7 @@ void Trainer::resume() {
         fmt::format("{} with the fingerprint {:016x}", config_.data.path, task_.dataset().fingerprint()),
         "give the same packed file, or start a new run");
   }
+  validate_best_again(checkpoint);
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
   if (state_.micro > 0) loader_.give_to_first_rank(state_.step);  // one process began the window
@@ -410,45 +412,6 @@ void Trainer::check_memory() {
   row.insert(row.begin(), {"step", state_.step});
   if (const auto scale = log_->noise_scale()) row.emplace_back("gradient_noise_scale", *scale);
   log_->write(row);
-}
-
-/// False when the observer stopped it.
-bool Trainer::validate() {
-  if (warming_up()) return true;
-  const Span span("validation");
-  pause();
-  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
-  const Tensor& average = optimizer_->average();
-  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, average, normalizers_,
-                                                     config_, options_.observer.stop, parts);
-  if (!loss) return false;
-  state_.last_valid_loss = *loss;
-  MetricsRow row{{"step", state_.step}, {"valid_loss", *loss}};
-  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", *loss}};
-  std::string text = fmt::format("step {}: validation loss {:.4g}", state_.step, *loss);
-  if (config_.train.validate_rollouts > 0) {
-    const double error =
-        validation_rollout_error(runtime_, ranks_, task_, model_, average, normalizers_, config_, parts);
-    state_.last_valid_rollout = error;
-    row.emplace_back("valid_rollout", error);
-    scalars.emplace_back("valid/rollout", error);
-    text += fmt::format(", relative error of rollouts {:.4g}", error);
-  }
-  flush_log();
-  if (log_) log_->write(row, scalars);
-  const bool by_rollout = config_.train.best == BestBy::rollout;
-  const bool better = by_rollout ? state_.last_valid_rollout < state_.best_valid_rollout && is_finite(*loss)
-                                 : *loss < state_.best_valid_loss;
-  RunEvent::Fields fields{row.begin() + 1, row.end()};
-  fields.emplace_back("best", better);
-  tell(RunEventKind::validation, text + (better ? " (best so far)" : ""), std::move(fields));
-  if (better) {
-    state_.best_valid_loss = *loss;
-    if (by_rollout) state_.best_valid_rollout = state_.last_valid_rollout;
-    state_.best_step = state_.step;
-    save(true);
-  }
-  return true;
 }
 
 /// A batch of data that changed meanwhile is in no checkpoint: `save` checks too.

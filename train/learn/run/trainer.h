@@ -59,7 +59,9 @@ class Trainer {
   void begin_trace();
   void end_trace();
   bool out_of_patience() const;
-  bool validate();
+  bool validate_start();
+  bool validate(bool may_be_best = true);
+  void validate_best_again(const std::filesystem::path& resumed);
   void save(bool best);
   void save_numbered();
   void tell(RunEventKind kind, std::string text, RunEvent::Fields fields = {}) const;

@@ -45,10 +45,13 @@ struct FieldError {
   std::string name, unit;
   double rmse = 0.0;  ///< root of the mean squared error
   double mae = 0.0;   ///< mean absolute error
-  /// |ours - truth| / |truth - FieldInfo::offset|, over everything compared; NaN where the truth is 0. The
-  /// offset, of fields far from zero, would make each error look small.
+  /// |ours - truth| / |truth - centre|, over everything compared; NaN where that is 0. The centre is 0, or of
+  /// a field far from zero (MeshTask::centres), such as a temperature in kelvin, its mean or
+  /// FieldInfo::offset: relative to its values each error would look small.
   double relative_l2 = 0.0;
-  double baseline_rmse = 0.0;  ///< of Evaluation::baseline for the same values; NaN without one
+  double baseline_rmse = 0.0;         ///< of Evaluation::baseline for the same values; NaN without one
+  double baseline_relative_l2 = 0.0;  ///< likewise
+  bool centred = false;               ///< the centre is not 0
 };
 
 struct EvaluateOptions {

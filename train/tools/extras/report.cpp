@@ -170,7 +170,7 @@ Json describe_run(const fs::path& run) {
                "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"});
   json["memory"] = memory_by_tag(rows);
   json["step_memory"] = memory_over_step(run);
-  json["validation"] = columns(rows, "valid_loss", {"valid_loss"});
+  json["validation"] = columns(rows, "valid_loss", {"valid_loss", "valid_error", "valid_baseline"});
   json["config"] = fs::exists(run / "config.resolved.toml") ? text_of(run / "config.resolved.toml") : "";
   json["environment"] = nullptr;
   if (fs::exists(run / "environment.json"))

@@ -57,6 +57,8 @@ std::string to_json(const TrainResult& result, const Config& config, double star
                                     {"loss", result.state.optimizer.last_loss},
                                     {"valid_loss", result.state.last_valid_loss},
                                     {"best_valid_loss", result.state.best_valid_loss},
+                                    {"valid_error", result.state.last_valid_error},
+                                    {"best_valid_error", result.state.best_valid_error},
                                     {"best_step", result.state.best_step},
                                     {"skipped_steps", result.state.optimizer.skipped},
                                     {"first_step_seconds", result.first_step_seconds},
@@ -76,8 +78,8 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   if (config.unroll.steps > 1)
     text += fmt::format("unrolled    {} per sample\n", counted(config.unroll.steps, "frame"));
   if (state.best_step >= 0) {
-    text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
-                        state.best_valid_loss, state.best_step);
+    text += fmt::format("validation  error {:.4g} (best {:.4g} at step {})\n", state.last_valid_error,
+                        state.best_valid_error, state.best_step);
   }
   if (result.first_step_seconds > 0.0) {
     text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
