@@ -126,6 +126,10 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
     numbers.real("window_penalty", o.window_penalty, any, "");
     numbers.real("penalty_sum", o.penalty_sum, finite, "a finite sum");
   }
+  if (numbers.has("validation_interval", s.validation_interval > 0)) {
+    numbers.whole("validation_interval", s.validation_interval, 1, 1'000'000);
+    numbers.whole("validated_rollout_steps", s.rollout_steps, 0, most);
+  }
   if (numbers.has("best_valid_rollout", config.train.validate_rollouts > 0)) {
     numbers.real("last_valid_rollout", s.last_valid_rollout, any, "");
     numbers.real(

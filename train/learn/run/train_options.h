@@ -51,6 +51,7 @@ struct TrainResult {
   /// process (with tuning and captures, on a GPU), and the median of the others.
   double first_step_seconds = 0.0;
   double median_step_seconds = 0.0;
+  double validation_share = 0.0;   ///< of the time of this process' steps and validations
   int64_t offloaded_bytes = 0;     ///< at once, at most (recompute.offload)
   double data_wait_seconds = 0.0;  ///< mean of a step: the host waited for data, or wrote it
 };

@@ -105,7 +105,7 @@ bool Trainer::end_step() {
   const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
   state_.validation_due = false;  // before the checkpoint of a best validation
   const bool first = state_.step == warmup_steps() && config_.train.validate_every > 0;
-  if ((due(config_.train.validate_every) || first) && !validate()) {
+  if ((due(validate_every()) || first) && !validate()) {
     state_.validation_due = true;
     return false;
   }
@@ -118,7 +118,7 @@ bool Trainer::end_step() {
 bool Trainer::out_of_patience() const {
   if (config_.train.patience == 0) return false;
   const int64_t since_best = state_.step - std::max(state_.best_step, warmup_steps());
-  return since_best / config_.train.validate_every >= config_.train.patience;
+  return since_best / validate_every() >= config_.train.patience;
 }
 
 /// Called by all ranks at the same place of the run.

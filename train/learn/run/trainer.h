@@ -61,6 +61,10 @@ class Trainer {
   bool out_of_patience() const;
   bool validate_start();
   bool validate(bool may_be_best = true);
+  bool lower_than_best(double error, double rollout) const;
+  int64_t validate_every() const;
+  bool plan_validations(double seconds_of_samples);
+  double seconds_of_step(double seconds_of_samples) const;
   void validate_best_again(const std::filesystem::path& resumed);
   void save(bool best);
   void save_numbered();
@@ -94,6 +98,7 @@ class Trainer {
   std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process
   int64_t bytes_sent_ = 0;           // in these steps
+  double validation_seconds_ = 0.0;  // of this process
 };
 
 }  // namespace meshgrad

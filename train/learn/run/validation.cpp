@@ -209,24 +209,66 @@ double mean_relative_error(std::span<const FieldError> fields) {
   return first * std::exp(logarithms / count);
 }
 
-ValidationRollouts validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
-                                       const Tensor& average, const Normalizers& normalizers,
-                                       const Config& config, MeshParts* parts) {
+std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                      const Model& model, const Tensor& average,
+                                                      const Normalizers& normalizers, const Config& config,
+                                                      int64_t steps, const std::function<bool()>& stop,
+                                                      MeshParts* parts) {
   EvaluateOptions options{.split = config.data.valid_split,
                           .stride = std::numeric_limits<int32_t>::max(),  // rollouts are asked for
                           .boundary = config.rollout.boundary,
-                          .trajectories = config.train.validate_rollouts};
-  if (parts == nullptr) options.ranks = &ranks;  // else all compute each mesh together
+                          .trajectories = config.train.validate_rollouts,
+                          .steps = steps,
+                          .stop = stop};
+  if (parts == nullptr) {
+    options.ranks = &ranks;
+  } else {  // all compute each mesh together
+    options.stop = [&] { return agree(ranks, stop && stop(), "validation"); };
+  }
   const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
   const Evaluation result =
       with_weights(runtime, model.parameters, average, [&] { return task.evaluate(trained, options); });
-  std::vector<FieldError> fields = result.dynamics.value().rollouts.back().fields;
+  if (result.stopped) return std::nullopt;
+  const RolloutErrors& rollouts = result.dynamics.value().rollouts.back();
+  std::vector<FieldError> fields = rollouts.fields;
   const double error = mean_relative_error(fields);
   for (FieldError& field : fields) {
     field.rmse = field.baseline_rmse;
     field.relative_l2 = field.baseline_relative_l2;
   }
-  return {error, mean_relative_error(fields)};
+  return ValidationRollouts{error, mean_relative_error(fields), rollouts.steps};
+}
+
+std::vector<int64_t> validated_lengths(const Task& task, const Config& config) {
+  std::vector<int64_t> lengths;
+  if (validated_rollouts(config) == 0) return lengths;
+  const MeshTask& mesh = task.mesh();
+  const std::string& split = config.data.valid_split;
+  const int64_t count = std::min(config.train.validate_rollouts, mesh.dataset.size(split));
+  for (int64_t i = 0; i < count; ++i)
+    lengths.push_back(rollout_frames(mesh, mesh.dataset.trajectory(split, i), {}));
+  return lengths;
+}
+
+ValidationPlan plan_validation(const ValidationTimes& seconds, std::span<const int64_t> lengths,
+                               double share) {
+  const double room = share * seconds.training;
+  const auto takes = [&](int64_t most) {
+    int64_t steps = 0;
+    for (const int64_t length : lengths) steps += std::min(most, length);
+    return seconds.samples + seconds.rollout_step * static_cast<double>(steps);
+  };
+  const int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+  int64_t steps = longest;
+  if (takes(longest) > room) {
+    steps = kFewestRolloutSteps;
+    while (2 * steps < longest && takes(2 * steps) <= room) steps *= 2;
+    steps = std::min(steps, longest);
+  }
+  ValidationPlan plan{.interval = 1, .rollout_steps = steps < longest ? steps : 0};
+  if (room > 0.0)
+    plan.interval = std::clamp<int64_t>(std::llround(std::ceil(takes(steps) / room)), 1, 1'000'000);
+  return plan;
 }
 
 }  // namespace meshgrad

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace meshgrad {
 
@@ -46,11 +47,39 @@ double mean_relative_error(std::span<const FieldError> fields);
 struct ValidationRollouts {
   double error = 0.0;
   double baseline = 0.0;  ///< that nothing changes
+  int64_t steps = 0;      ///< of the longest
 };
 
-/// Of the rollouts of train.validate_rollouts, which the ranks share. With `average` as validate_model.
-ValidationRollouts validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
-                                       const Tensor& average, const Normalizers& normalizers,
-                                       const Config& config, MeshParts* parts = nullptr);
+/// Of the rollouts of train.validate_rollouts, which the ranks share, over `steps` steps at most (0: all).
+/// With `average` as validate_model; `stop` is asked before each step: once it is true, there is no result.
+std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                      const Model& model, const Tensor& average,
+                                                      const Normalizers& normalizers, const Config& config,
+                                                      int64_t steps, const std::function<bool()>& stop,
+                                                      MeshParts* parts = nullptr);
+
+/// How often is validated, and how far, so that it takes at most train.validate_share of a run.
+struct ValidationPlan {
+  int64_t interval = 0;       ///< in units of train.validate_every
+  int64_t rollout_steps = 0;  ///< at most; 0: all
+  bool operator==(const ValidationPlan&) const = default;
+};
+
+/// Seconds that it follows from, as measured.
+struct ValidationTimes {
+  double training = 0.0;      ///< between two validations
+  double samples = 0.0;       ///< of a validation's samples
+  double rollout_step = 0.0;  ///< of a step of a rollout
+};
+
+/// The longest rollouts that leave validations as frequent as train.validate_every: whole ones, or cut to a
+/// power of 2, so that runs compare; but at least kFewestRolloutSteps, and then less frequent validations.
+/// `lengths`: of the rollouts, in steps.
+ValidationPlan plan_validation(const ValidationTimes& seconds, std::span<const int64_t> lengths,
+                               double share);
+constexpr int64_t kFewestRolloutSteps = 8;
+
+/// Lengths of the rollouts of train.validate_rollouts.
+std::vector<int64_t> validated_lengths(const Task& task, const Config& config);
 
 }  // namespace meshgrad

@@ -179,6 +179,16 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
 // The places in ErrorSums of dynamics: of one step, of all steps of rollouts, of the horizons.
 constexpr size_t kOneStep = 0, kAllSteps = 1, kFirstHorizon = 2;
 
+/// EvaluateOptions::stop.
+struct RolloutStopped {};
+
+/// Steps of a trajectory's rollout.
+int64_t compared_steps(const MeshTask& task, const TrajectoryView& trajectory,
+                       const EvaluateOptions& options) {
+  const int64_t steps = rollout_frames(task, trajectory, {});
+  return options.steps > 0 ? std::min(options.steps, steps) : steps;
+}
+
 ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
                              const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
                              const ErrorSums& zeros) {
@@ -191,7 +201,8 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
     const std::vector<float> truth = task.fields.target_values(trajectory, t + 1);
     errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask, state.current);
   }
-  const int64_t steps = rollout_frames(task, trajectory, {});
+  const int64_t steps = compared_steps(task, trajectory, options);
+  if (steps == 0) return errors;
   const std::vector<float> start = task.fields.target_values(trajectory, range.first);
   int64_t step = 0;
   const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
@@ -203,8 +214,11 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
     }
   };
   try {
-    roll_out(trained, task, trajectory, {.boundary = boundary},
-             [&](const RolloutFrame& frame) { compare(frame.ours, frame.truth); });
+    roll_out(trained, task, trajectory, {.steps = steps, .boundary = boundary},
+             [&](const RolloutFrame& frame) {
+               if (options.stop && options.stop()) throw RolloutStopped();
+               compare(frame.ours, frame.truth);
+             });
   } catch (const TooManyWorldEdges& error) {
     if (step == 0) throw;  // of the data
     // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
@@ -236,17 +250,25 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = task.fields.given_inputs();
   const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task));
+  bool stopped = false;
   const ErrorSums sums =
       sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
         if (options.progress)
           options.progress(fmt::format("trajectory {} of {}", number + 1, result.trajectories));
-        return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+        try {
+          return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+        } catch (const RolloutStopped&) {
+          stopped = true;
+          return zeros;
+        }
       });
+  Ranks alone;
+  result.stopped = agree(options.ranks != nullptr ? *options.ranks : alone, stopped, "evaluation");
   result.fields = sums[kOneStep].fields();
   result.baseline = baseline_name(task);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < result.trajectories; ++i)
-    lengths.push_back(rollout_frames(task, task.dataset.trajectory(options.split, i), {}));
+    lengths.push_back(compared_steps(task, task.dataset.trajectory(options.split, i), options));
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const auto rollouts = [&](int64_t steps) {
     return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });

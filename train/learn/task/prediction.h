@@ -62,7 +62,11 @@ struct EvaluateOptions {
   std::vector<int64_t> horizons = {};  ///< MeshDynamics: steps of DynamicsErrors::rollouts beside all; empty:
                                        ///< none, or of a Predictor its configuration's
   int64_t trajectories = 0;            ///< the first of the split; 0: all
+  int64_t steps = 0;                   ///< MeshDynamics: of rollouts, at most; 0: to the end of the data
   std::function<void(const std::string&)> progress;
+  /// MeshDynamics: asked before each step of a rollout; once it is true, the result is `stopped`. Of ranks
+  /// that compute each mesh together, it is asked on all of them, and says the same.
+  std::function<bool()> stop = {};
   /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
   /// the same result; null: this one alone. The result does not depend on their number.
   Ranks* ranks = nullptr;
@@ -101,6 +105,7 @@ struct Evaluation {
   std::string baseline = {};
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};
+  bool stopped = false;  ///< by EvaluateOptions::stop: the errors are of a part
 };
 
 }  // namespace meshgrad
