@@ -37,6 +37,7 @@ enum class RunEventKind : uint8_t {
   stopped,       ///< a signal or the end of the job's time: with a checkpoint
   time_limit,    ///< when the run stops for the end of its job [seconds]
   bytes_sent,    ///< by rank 0 to other ranks [bytes_per_step]
+  verdict,       ///< whether the run has learned, at its end [verdict: name_of(RunVerdict::Kind), ratio]
 };
 std::string_view name_of(RunEventKind kind);
 

@@ -203,6 +203,7 @@ function draw_tags() {
 }
 
 function write_overview() {
+  fill_in('verdicts', ...runs.map(run => element('p', {}, ...name_cell(run), ` ${run.verdict.text}`)));
   const head = ['run', 'steps', 'training loss', 'best validation error', '/ baseline', 'at step', 'steps/s', 'peak memory', 'folder'];
   fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
     const valid = known(run.validation.valid_error);
