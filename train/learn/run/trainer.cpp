@@ -16,6 +16,12 @@
 #include <utility>
 
 namespace meshgrad {
+namespace {
+
+/// Thrown within a batch.
+struct BatchStopped {};
+
+}  // namespace
 
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options,
                  ChooseRecomputation choose)
@@ -160,6 +166,11 @@ void Trainer::allocate() {
                  [this](RunEventKind kind, std::string text, RunEvent::Fields fields) {
                    tell(kind, std::move(text), std::move(fields));
                  });
+  if (!options_.observer.stop) return;
+  steps_->check_each_op([this] {
+    const bool is_long = std::chrono::steady_clock::now() - batch_begin_ >= options_.long_batch;
+    if (is_long && window_begin_ && options_.observer.stop()) throw BatchStopped();
+  });
 }
 
 void Trainer::resume() {
@@ -218,6 +229,7 @@ bool Trainer::train_window() {
   ranks_.set_step(state_.step + 1);
   const bool observes = state_.micro == 0 && learning();
   const Normalizing normalizing = learning() ? Normalizing::learning : Normalizing::fixed;
+  remember_window(observes);
   if (observes) {
     loader_.observe_window(state_.step, normalizers_);
     state_.learned += loader_.window_samples(state_.step);
@@ -229,7 +241,12 @@ bool Trainer::train_window() {
   if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
   const int64_t batches = loader_.batches(state_.step);
   while (state_.micro < batches) {
-    train_batch(normalizing);
+    try {
+      train_batch(normalizing);
+    } catch (const BatchStopped&) {
+      rewind_window();
+      return false;
+    }
     ++state_.micro;
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
@@ -237,6 +254,24 @@ bool Trainer::train_window() {
   small_batch_ = small_batch();  // after the messages of the sum, of which ranks began different numbers
   if (!ranks_.single()) check_state();
   return true;
+}
+
+/// A window that began in an earlier process has gradients of its own, and goes on to the end of a batch.
+void Trainer::remember_window(bool observes) {
+  window_begin_.reset();
+  if (state_.micro > 0 || !ranks_.single() || runtime_.stream().on_gpu()) return;
+  window_begin_ = {optimizer_->state(), state_.learned, {}};
+  if (observes) window_begin_->normalizers = normalizers_;
+}
+
+/// Its gradients so far are in no checkpoint.
+void Trainer::rewind_window() {
+  state_.micro = 0;
+  state_.learned = window_begin_->learned;
+  state_.first_square.reset();
+  state_.optimizer = window_begin_->optimizer;
+  optimizer_->set_state(state_.optimizer);
+  if (window_begin_->normalizers) normalizers_ = *window_begin_->normalizers;
 }
 
 /// Whether the window's first batches (one of each rank) are held against the whole of it: where its line is
@@ -275,6 +310,7 @@ void Trainer::train_batch(Normalizing normalizing) {
   if (loaded.samples == 0) return;
   check_data();
   const bool first = state_.micro == 0;
+  batch_begin_ = std::chrono::steady_clock::now();
   if (parts_ && parts_->in_turn()) {
     run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
                 *parts_);

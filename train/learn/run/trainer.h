@@ -45,6 +45,8 @@ class Trainer {
   bool measures_noise();
   std::optional<GradientSquare> small_batch();
   bool train_window();
+  void remember_window(bool observes);
+  void rewind_window();
   void train_batch(Normalizing normalizing);
   void finish_step();
   void check_state();
@@ -93,6 +95,14 @@ class Trainer {
   std::optional<StepCache> steps_;
   WindowSum sum_;
   std::optional<RunLog> log_;  // of rank 0
+  /// What the present window began with, where it can begin again.
+  struct WindowBegin {
+    StepState optimizer;
+    int64_t learned = 0;
+    std::optional<Normalizers> normalizers;  // where the window has changed them
+  };
+  std::optional<WindowBegin> window_begin_;
+  std::chrono::steady_clock::time_point batch_begin_;
   MemoryWatch memory_watch_;
   std::optional<StepTrace> trace_;  // of the step that is traced
   std::chrono::steady_clock::time_point data_checked_;

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -28,6 +29,9 @@ Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
   }
   return own;
 }
+
+/// Thrown within a batch that takes long.
+struct ValidationStopped {};
 
 /// Of one sample.
 struct SampleErrors {
@@ -71,6 +75,12 @@ struct Validated {
 std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
                                     const std::vector<Sample>& samples) {
   Tape tape(all.runtime, Tape::Mode::evaluate);
+  if (all.stop && all.ranks.single() && !all.runtime.stream().on_gpu()) {
+    constexpr std::chrono::seconds kLong{2};
+    tape.check_each_op([&, begin = std::chrono::steady_clock::now()] {
+      if (std::chrono::steady_clock::now() - begin > kLong && all.stop()) throw ValidationStopped();
+    });
+  }
   Variable prediction;
   Model observed = all.model;
   observed.stages.push_back(
@@ -132,7 +142,11 @@ bool add_batches(const std::vector<Sample>& samples, const BatchShape& room, Val
       mine.front().loss = 1.0;
     } else if (mine.size() > 1) {
       const std::vector<Sample>& own = round[static_cast<size_t>(all.ranks.rank())];
-      std::ranges::copy(errors_of(all, all.batch_of(own), own), mine.begin() + 1);
+      try {
+        std::ranges::copy(errors_of(all, all.batch_of(own), own), mine.begin() + 1);
+      } catch (const ValidationStopped&) {
+        mine.front().loss = 1.0;
+      }
     }
     std::vector<std::span<std::byte>> bytes;
     for (std::vector<SampleErrors>& values : told) bytes.push_back(std::as_writable_bytes(std::span(values)));
