@@ -211,6 +211,15 @@ void require_data_path(const Config& config) {
       "pack data with `meshgrad convert`, then set data.path or pass --set data.path=FILE.mgd");
 }
 
+int64_t validated_rollouts(const Config& config) {
+  const bool over_time = find_key("unroll.steps")->applies_to(config.task.name);
+  return over_time ? config.train.validate_rollouts : 0;
+}
+
+bool best_by_rollout(const Config& config) {
+  return config.train.best != BestBy::loss && validated_rollouts(config) > 0;
+}
+
 const RemovedKey* find_removed_key(std::string_view full_name) {
   static constexpr RemovedKey kRemoved[] = {
       {"run.pin", "false", "leave it out; to pin threads, start meshgrad under taskset or numactl"},

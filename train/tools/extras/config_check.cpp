@@ -119,6 +119,19 @@ void check_memory(const Config& config, const Dataset& data, ConfigSummary& summ
                               "training ends in its first steps", remedy + "; meshgrad plan shows more"});
 }
 
+/// With few trajectories it is luck which of a run's models is the best on them.
+void check_validation(const Dataset& dataset, const Config& config, std::vector<Finding>& findings) {
+  constexpr int64_t kFew = 3, kEnough = 10;
+  const int64_t trained = dataset.size(config.data.train_split);
+  const int64_t validated = dataset.size(config.data.valid_split);
+  if (config.train.validate_every == 0 || trained < kEnough || validated >= kFew) return;
+  findings.push_back({Severity::warning, "data.valid_split",
+                      fmt::format("{} to validate on, and {} to train on",
+                                  counted(validated, "trajectory", "trajectories"), trained),
+                      "which model is the best on so few is largely luck",
+                      "convert with a larger share for validation, for example --split 0.7,0.15,0.15"});
+}
+
 }  // namespace
 
 ConfigSummary check_config(const Config& config, const Dataset& data) {
@@ -132,6 +145,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
       summary.valid_samples =
           count_samples(mesh->for_validation(), config.data.valid_split, summary.findings);
     check_types(dataset, config.data, summary.findings);
+    check_validation(dataset, config, summary.findings);
     describe_edges(data, dataset, config.data.train_split, summary.findings);
     if (mesh->world.any()) describe_world_edges(*mesh, summary.findings);
   } else {

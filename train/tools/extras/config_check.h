@@ -19,8 +19,9 @@ struct ConfigSummary {
 };
 
 /// Throws ConfigError for fields, splits and node types that do not fit the data. Finds training splits
-/// without a sample and trajectories that have none, predicted node types that the data lacks, noise and
-/// scales that are unusual, and steps that do not fit in memory. The data set is the one that `config` names.
+/// without a sample and trajectories that have none, too few trajectories to validate on, predicted node
+/// types that the data lacks, noise and scales that are unusual, and steps that do not fit in memory. The
+/// data set is the one that `config` names.
 ConfigSummary check_config(const Config& config, const Dataset& dataset);
 
 }  // namespace meshgrad

@@ -62,6 +62,7 @@ int run(const PlanCommand& command, const GlobalOptions&) {
   const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
                             .device_memory = *bytes,
                             .peaks = command.peaks,
+                            .time = true,
                             .mesh = mesh_of(command)};
   const auto print = [&](const auto& plan) {
     if (command.json) {

@@ -48,7 +48,7 @@ class RolloutWriter {
         picture_steps_{1, 10, std::min(total_, rollout_frames(task, trajectory, {})) / 2,
                        std::min(total_, rollout_frames(task, trajectory, {}))},
         mask_(task.fields.predicted_mask(trajectory.mesh())),
-        errors_(task.fields.targets) {
+        errors_(task) {
     begin_folder(options.directory, [&](const std::string& name) {
       return name == kSeries || is_numbered(name, "frame_", ".vtu") ||
              std::ranges::any_of(task.fields.targets, [&](const FieldInfo& field) {
@@ -178,7 +178,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     });
   }
   constexpr int64_t kPictures = 4;
-  FieldErrors errors(selection.targets);
+  FieldErrors errors(task);
   PredictionFiles files;
   const int64_t all = predictor.dataset().size(options.split);
   const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
