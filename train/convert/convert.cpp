@@ -45,10 +45,11 @@ class Packer {
         warnings_(warnings),
         widths_(whole) {}
 
-  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts,
-           const std::vector<std::string>& files, const std::vector<int64_t>& lists) {
-    files_ = files;
-    lists_ = lists;
+  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts, const InputFile& file) {
+    files_.clear();
+    for (const auto& path : file.files) files_.push_back(name_within(options_.input, path));
+    lists_ = file.lists;
+    list_ = is_frame_list(file.path) ? name_within(options_.input, file.path) : "";
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
     // Errors name the whole path; the packed file keeps the path within the input.
@@ -350,7 +351,7 @@ class Packer {
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
     PackedFileWriter::Trajectory packed{t.name, split,  mesh,   t.frames, t.first_frame, t.dt,
                                         {},     files_, lists_, t.record, t.times};
-    report_.read.push_back({t.name, split, t.frames, t.dt, t.times, files_});
+    report_.read.push_back({t.name, split, t.frames, t.dt, t.times, files_, list_});
     for (const RawField& field : t.fields) {
       std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
     }
@@ -420,6 +421,7 @@ class Packer {
   std::string displacement_;        // the field of displacements, or empty
   std::vector<std::string> files_;  // of the trajectory that is packed
   std::vector<int64_t> lists_;      // how many of them each list has
+  std::string list_;                // of its frames, or empty
   std::string first_name_;          // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
@@ -442,14 +444,12 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
   int64_t first_record = 0;
   std::map<int64_t, int64_t> packed;  // frames by record
   for (InputFile& file : inputs.files) {
-    std::vector<std::string> names;
-    for (const auto& path : file.files) names.push_back(name_within(options.input, path));
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
       const std::vector<SplitPart> parts =
           plan.parts(file, record, trajectory->frames, trajectory->first_frame);
       for (const SplitPart& part : parts) packed[record] += part.count;
-      if (!parts.empty()) packer.add(*trajectory, parts, names, file.lists);
+      if (!parts.empty()) packer.add(*trajectory, parts, file);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;

@@ -79,6 +79,7 @@ struct ReadTrajectory {
   double dt = 0;                   ///< 0: unknown
   std::vector<double> times;       ///< seconds; empty: unknown
   std::vector<std::string> files;  ///< below the input's folder
+  std::string list;                ///< of VTK's frames (.pvd, .series), likewise; empty: none
 };
 
 struct ConvertReport {

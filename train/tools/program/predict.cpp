@@ -20,6 +20,7 @@ namespace {
 struct PredictCommand {
   std::string run;
   std::vector<std::string> inputs;
+  NewDataOutputs outputs;
   std::string checkpoint = "best";
   std::string data;
   std::string directory;
@@ -76,7 +77,8 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
                         .device = command.device,
                         .threads = command.threads,
                         .json = command.json,
-                        .directory = command.directory},
+                        .directory = command.directory,
+                        .outputs = command.outputs},
                        globals);
   }
   return on_predicting_ranks(command.run, command.checkpoint,
@@ -107,7 +109,7 @@ void add_predict(CommandLine& line) {
   CLI::Option* data =
       predict->add_option("--data", options->data, "Another packed file than the run's, with truth")
           ->type_name("FILE");
-  add_new_data(*predict, options->inputs, {split, meshes, data});
+  add_new_data(*predict, options->inputs, options->outputs, {split, meshes, data});
   add_device(*predict, options->device);
   add_threads(*predict, options->threads);
   add_json(*predict, options->json);
