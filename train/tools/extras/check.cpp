@@ -167,6 +167,7 @@ std::string use_text(const Checked& checked) {
   text += "nodes in  " + columns_text(use.columns.node_inputs) + "\n";
   text += "edges in  " + columns_text(use.columns.edge_inputs) + "\n";
   text += "outputs   " + columns_text(use.columns.outputs) + "\n";
+  if (use.reach) text += "reach     " + reach_text(*use.reach) + "\n";
   text += fmt::format("samples   {} in {}, {} in {}\n", use.train_samples, checked.config.data.train_split,
                       use.valid_samples, checked.config.data.valid_split);
   if (use.memory) {
@@ -239,6 +240,14 @@ Json use_json(const Checked& checked) {
             {"outputs", columns_json(use.columns.outputs)},
             {"train_samples", use.train_samples},
             {"valid_samples", use.valid_samples}};
+  if (use.reach) {
+    json["reach"] = {{"edges", use.reach->edges},
+                     {"diameter", {{"min", use.reach->diameter_least}, {"max", use.reach->diameter_most}}},
+                     {"sources", Json::array()}};
+    for (const ReachSource& source : use.reach->sources)
+      json["reach"]["sources"].push_back(
+          {{"name", source.name}, {"distance", {{"min", source.least}, {"max", source.most}}}});
+  }
   if (use.memory) {
     json["memory"] = {{"device", name_of(use.memory->device)},
                       {"batch", use.memory->batch},

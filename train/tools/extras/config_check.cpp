@@ -134,6 +134,9 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
     check_types(dataset, config.data, summary.findings);
     describe_edges(data, dataset, config.data.train_split, summary.findings);
     if (mesh->world.any()) describe_world_edges(*mesh, summary.findings);
+    summary.reach = mesh_reach(config, data);
+    const std::optional<Finding> far = summary.reach ? reach_finding(config, *summary.reach) : std::nullopt;
+    if (far) summary.findings.push_back(*far);
   } else {
     summary.train_samples = task.samples(config.data.train_split).size();
     if (config.train.validate_every > 0) summary.valid_samples = task.samples(config.data.valid_split).size();

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/learn/task/sample.h>
+#include <meshgrad/train/tools/extras/reach.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <optional>
@@ -15,11 +16,13 @@ struct ConfigSummary {
   TaskDescription columns;
   int64_t train_samples = 0, valid_samples = 0;
   std::optional<MemoryPlan> memory;  ///< absent where the device's memory is not known
+  std::optional<MeshReach> reach;    ///< of tasks on meshes
   std::vector<Finding> findings;     ///< errors first
 };
 
 /// Throws ConfigError for fields, splits and node types that do not fit the data. Finds training splits
-/// without a sample and trajectories that have none, predicted node types that the data lacks, noise and
+/// without a sample and trajectories that have none, predicted node types that the data lacks, inputs that
+/// messages do not carry to all nodes (reach.h), noise and
 /// scales that are unusual, and steps that do not fit in memory. The data set is the one that `config` names.
 ConfigSummary check_config(const Config& config, const Dataset& dataset);
 

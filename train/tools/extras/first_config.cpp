@@ -9,6 +9,7 @@
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/field_roles.h>
 #include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/extras/reach.h>
 
 #include <algorithm>
 #include <array>
@@ -69,6 +70,7 @@ class Guess {
       return std::ranges::any_of(preset.settings, [](auto text) { return text.starts_with("train.batch="); });
     });
     if (!batch_is_set) choose_batch();
+    note_reach();
     for (const Preset& preset : chosen) mark(preset);
     return std::move(first_);
   }
@@ -350,7 +352,14 @@ class Guess {
     model.width = size == 0 ? 32 : size == 1 ? 64 : 128;
     model.blocks = size == 0 ? 6 : size == 1 ? 8 : 15;
     reason("model.width", fmt::format("for about {:.1g} frames x nodes; the paper has 128", rows));
-    reason("model.blocks", "how many edges a message can travel; the paper has 15");
+  }
+
+  void note_reach() {
+    const std::optional<MeshReach> reach = mesh_reach(first_.config, dataset_);
+    if (!reach) return;
+    reason("model.blocks", reach_text(*reach) + "; the paper has 15");
+    if (const std::optional<Finding> far = reach_finding(first_.config, *reach))
+      first_.notes.push_back(fmt::format("{}: {}. To fix it, {}.", far->what, far->why, far->remedy));
   }
 
   int64_t samples() const { return std::max<int64_t>(1, over_time_ ? samples_in_time_ : frames_); }
