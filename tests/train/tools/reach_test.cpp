@@ -84,21 +84,21 @@ TEST_CASE("a load that messages do not carry to all nodes is found") {
       "traction is 0 but at nodes that are 10 edges from the farthest predicted node; a message travels 6";
   CHECK(std::ranges::any_of(first.notes, [&](const std::string& note) { return note.starts_with(what); }));
   CHECK(contains(first.reasons.at("model.blocks"),
-                 "6 edges a message (blocks x hops); nodes are up to 11 apart"));
+                 "6 edges a message (blocks x hops); nodes are up to 12 apart"));
   const ConfigSummary summary = check_config(first.config, data);
   const Finding* far = found(summary);
   REQUIRE(far != nullptr);
   CHECK(far->severity == Finding::Severity::warning);
   CHECK(far->what == what);
   CHECK(contains(far->remedy, "repeat the values of traction at all nodes"));
-  CHECK(contains(far->remedy, "set model.blocks = 10: about 1.7 times the time and memory of a step"));
+  CHECK(contains(far->remedy, "set model.blocks = 11: about 1.8 times the time and memory of a step"));
   CHECK(contains(far->remedy, "or data.hops = 2: 1."));
   REQUIRE(summary.reach);
-  CHECK(summary.reach->diameter_least == 11);
+  CHECK(summary.reach->diameter_least == 12);
   CHECK(summary.reach->meshes == 1);  // all beams have one mesh
   // Each of the remedies is one.
   Config more = first.config;
-  more.model.blocks = 10;
+  more.model.blocks = 11;
   CHECK(found(check_config(more, data)) == nullptr);
   more = first.config;
   more.data.hops = 2;
@@ -146,7 +146,7 @@ TEST_CASE("init, check and doctor say how far messages travel") {
   const HealthCheck health = examine_reach(config.run.dir);
   CHECK(health.verdict == HealthCheck::Verdict::note);
   CHECK(contains(health.found, "10 edges from the farthest predicted node"));
-  CHECK(contains(health.remedy, "model.blocks = 10"));
+  CHECK(contains(health.remedy, "model.blocks = 11"));
   CHECK(contains(run_meshgrad({"doctor", config.run.dir}).out, "reach "));
   fs::remove(data);
   CHECK(examine_reach(config.run.dir).verdict == HealthCheck::Verdict::unknown);

@@ -181,17 +181,17 @@ std::string span_text(int64_t least, int64_t most) {
   return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
 }
 
-std::string remedy_text(const Config& config, const MeshReach& reach) {
+std::string remedy_text(const Config& config, const MeshReach& reach, const ReachSource& cause) {
   const ReachSource& far = reach.sources.front();
   const int64_t blocks = (far.most + config.data.hops - 1) / config.data.hops;
   const double times = static_cast<double>(blocks) / static_cast<double>(config.model.blocks);
   std::string text;
-  if (far.input) {
+  if (cause.input) {
     text += fmt::format(
         "repeat the values of {} at all nodes, as a condition of the mesh (FieldData of VTU, graph:NAME of "
         "NPZ and "
         "HDF5) or as a further field: an input column each; or ",
-        far.name);
+        cause.name);
   }
   text +=
       fmt::format("set model.blocks = {}: about {:.1f} times the time and memory of a step", blocks, times);
@@ -222,18 +222,17 @@ std::string reach_text(const MeshReach& reach) {
 
 std::optional<Finding> reach_finding(const Config& config, const MeshReach& reach) {
   if (config.task.name != TaskName::steady_field || reach.sources.empty()) return std::nullopt;
-  const auto far = std::ranges::find_if(reach.sources, &ReachSource::input);
-  MeshReach of = reach;
-  if (far != reach.sources.end() && far->most > reach.edges)
-    of.sources = {*far};  // the cause, if a type is as far
-  const ReachSource& source = of.sources.front();
+  const auto input = std::ranges::find_if(reach.sources, &ReachSource::input);
+  const bool of_input = input != reach.sources.end() && input->most > reach.edges;
+  const ReachSource& source = of_input ? *input : reach.sources.front();
   if (source.most <= reach.edges) return std::nullopt;
   return Finding{
       source.input ? Finding::Severity::warning : Finding::Severity::note, "model.blocks",
       fmt::format("{} {} edges from the farthest predicted node; a message travels {}",
                   source.input ? source.name + " is 0 but at nodes that are" : source.name + " are",
                   span_text(source.least, source.most), reach.edges),
-      "nodes beyond that are predicted without it, however long training lasts", remedy_text(config, of)};
+      "nodes beyond that are predicted without it, however long training lasts",
+      remedy_text(config, reach, source)};
 }
 
 HealthCheck examine_reach(const std::filesystem::path& run) {
