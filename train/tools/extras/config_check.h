@@ -17,12 +17,14 @@ struct ConfigSummary {
   int64_t train_samples = 0, valid_samples = 0;
   std::optional<MemoryPlan> memory;  ///< absent where the device's memory is not known
   std::optional<MeshReach> reach;    ///< of tasks on meshes
-  std::vector<Finding> findings;     ///< errors first
+  std::optional<double>
+      predicted_share;            ///< of the training split's nodes, those that are predicted; likewise
+  std::vector<Finding> findings;  ///< errors first
 };
 
 /// Throws ConfigError for fields, splits and node types that do not fit the data. Finds training splits
 /// without a sample and trajectories that have none, predicted node types that the data lacks, inputs that
-/// messages do not carry to all nodes (reach.h), noise and
+/// messages do not carry to all nodes (reach.h), targets that vary where they are not predicted, noise and
 /// scales that are unusual, and steps that do not fit in memory. The data set is the one that `config` names.
 ConfigSummary check_config(const Config& config, const Dataset& dataset);
 
