@@ -33,6 +33,8 @@ struct PredictCommand {
 std::string to_json(const PredictionFiles& files, const std::string& directory) {
   nlohmann::ordered_json json{
       {"directory", directory}, {"meshes", files.meshes.size()}, {"fields", errors_json(files.fields)}};
+  for (size_t i = 0; i < files.meshes.size(); ++i)
+    json["files"].push_back({{"source", files.sources[i]}, {"file", files.meshes[i].string()}});
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
