@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/planning/measured_step.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 

@@ -10,7 +10,7 @@ namespace meshgrad {
 namespace {
 
 using Row = std::map<std::string, double>;
-using Kind = RunVerdict::Kind;
+using Verdict = RunVerdict::Kind;
 
 double value_of(const Row& row, const char* key) {
   const auto found = row.find(key);
@@ -46,7 +46,7 @@ bool is_better(const Figure& one, const std::optional<Figure>& best) {
 
 }  // namespace
 
-std::string_view name_of(Kind kind) {
+std::string_view name_of(Verdict kind) {
   constexpr std::string_view kNames[] = {"learned", "worse_than_baseline", "nothing_learned", "not_finite",
                                          "unknown"};
   return kNames[static_cast<size_t>(kind)];
@@ -69,26 +69,26 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
     if (std::isfinite(figure.error) && is_better(figure, best)) best = figure;
   }
   RunVerdict verdict;
-  const auto say = [&](Kind kind, std::string text) {
+  const auto say = [&](Verdict kind, std::string text) {
     verdict.kind = kind;
     verdict.text = std::move(text);
     return verdict;
   };
   if (loss != nullptr && !std::isfinite(loss->at("loss")))
-    return say(Kind::not_finite, fmt::format("not finite: the loss at step {:.0f}", loss->at("step")));
+    return say(Verdict::not_finite, fmt::format("not finite: the loss at step {:.0f}", loss->at("step")));
   if (last == nullptr)
-    return say(Kind::unknown, config.train.validate_every == 0
+    return say(Verdict::unknown, config.train.validate_every == 0
                                   ? "unknown: no validation (train.validate_every = 0)"
                                   : "unknown: no validation of a trained model");
   verdict.last_step = static_cast<int64_t>(last->at("step"));
   const double end = last->at("valid_error");
   if (!std::isfinite(end) || !best)
-    return say(Kind::not_finite,
+    return say(Verdict::not_finite,
                fmt::format("not finite: the validation error at step {}", verdict.last_step));
   verdict.best_step = best->step;
   verdict.ratio = best->error / best->baseline;
   if (first != nullptr && !(end < first->at("valid_error"))) {
-    return say(Kind::nothing_learned,
+    return say(Verdict::nothing_learned,
                fmt::format("nothing learned: the validation error at the end, {:.4g}, is not below that "
                            "before the first step, {:.4g}",
                            end, first->at("valid_error")));
@@ -96,8 +96,8 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   const std::string figures =
       fmt::format("{}the best model, of step {}, has {:.3g} times the error of the baseline ({})",
                   best->of_rollouts ? "over rollouts " : "", best->step, verdict.ratio, baseline_of(config));
-  if (best->error < best->baseline) return say(Kind::learned, "learned: " + figures);
-  return say(Kind::worse_than_baseline, "worse than the baseline: " + figures);
+  if (best->error < best->baseline) return say(Verdict::learned, "learned: " + figures);
+  return say(Verdict::worse_than_baseline, "worse than the baseline: " + figures);
 }
 
 }  // namespace meshgrad
