@@ -43,6 +43,7 @@ Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
 
 Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
                       std::string_view name) {
+  if (shared_->check_op) shared_->check_op();
   if (op_begin_ == 0 && records_spans()) op_begin_ = SpanRecorder::now();
   const SegmentPlan::Output* known = recomputes() ? &plan_->output(next_op_, outputs_.size()) : nullptr;
   const bool written = known == nullptr || known->needed;
@@ -168,6 +169,7 @@ void Tape::backward(std::span<const Variable> values, std::vector<Tensor> gradie
 void Tape::walk() {
   StageSpans stages;
   while (!entries_.empty()) {
+    if (shared_->check_op) shared_->check_op();
     const Entry entry = std::move(entries_.back());
     entries_.pop_back();
     std::optional<MemoryScope> scope;  // a recomputed segment opens its own

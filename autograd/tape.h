@@ -94,6 +94,10 @@ class Tape {
   /// and op when they differ. Synchronizes the device after each op.
   void check_recomputation() { shared_->check = true; }
 
+  /// Calls `check` before each op and each step of backward(), also within segments. It may throw, which ends
+  /// the pass; the tape is then of no further use.
+  void check_each_op(std::function<void()> check) { shared_->check_op = std::move(check); }
+
   /// Offloads to `store` what segments of this recording tape save: from the end of the next segment's first
   /// run until shortly before their own second run. Only values made by ops that nothing but segments needs
   /// are offloaded: not a tensor with other owners, nor one that the backward of an op outside of segments
@@ -159,6 +163,7 @@ class Tape {
     OpCounts counts;
     uint64_t ids = 0;
     bool check = false;
+    std::function<void()> check_op;
     int64_t weights_begun = -1;  // the largest `first` of begin_weights()
     std::shared_ptr<Offload> offload;
   };

@@ -82,9 +82,11 @@ cat >"$file" <<END
 END
 """
 SANITIZER = """
+case "$*" in *racecheck*) summary="RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ;; *) summary="ERROR SUMMARY: 0 errors" ;; esac
+[ "${SANITIZER_ERRORS:-0}" = 0 ] || summary="ERROR SUMMARY: $SANITIZER_ERRORS errors"
 while [ "$1" != "${1#--}" ]; do shift 2; done
 "$@" || exit $?
-echo "========= ERROR SUMMARY: ${SANITIZER_ERRORS:-0} errors"
+echo "========= $summary"
 [ "${SANITIZER_ERRORS:-0}" = 0 ] || exit 99
 """
 PYTHON = """
@@ -298,6 +300,9 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["ranks"], "failed")
         self.gate("ranks", MPI_BUILD="no such line")
         self.assertEqual(self.verdicts()["ranks"], "skipped")
+        self.fake("bin/mpirun", "exit 5")  # the bundle's own comes before that on PATH
+        self.gate("ranks")
+        self.assertEqual(self.verdicts()["ranks"], "failed")
 
     def test_meshes_in_parts_that_train_otherwise_fail(self):
         self.assertIn("(by nccl)", self.gate("parts").stdout)

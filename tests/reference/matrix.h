@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference implementation's only container: rows of doubles. Everything in tests/reference is written to
-// be checked by eye and is never optimised.
+// be checked by eye.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,12 @@ struct Matrix {
 
   double& at(int64_t row, int64_t col) { return v.at(static_cast<std::size_t>(row * cols + col)); }
   double at(int64_t row, int64_t col) const { return v.at(static_cast<std::size_t>(row * cols + col)); }
+  std::span<double> row(int64_t index) {
+    return std::span(v).subspan(static_cast<std::size_t>(index * cols), static_cast<std::size_t>(cols));
+  }
+  std::span<const double> row(int64_t index) const {
+    return std::span(v).subspan(static_cast<std::size_t>(index * cols), static_cast<std::size_t>(cols));
+  }
   /// A matrix that was never given stands for "there is none", as an undefined Tensor does.
   bool given() const { return cols > 0; }
 };

@@ -3,17 +3,28 @@
 
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 namespace meshgrad::reference {
+
+namespace {
+
+/// to += factor * from.
+void add(std::span<double> to, double factor, std::span<const double> from) {
+  for (std::size_t j = 0; j < to.size(); ++j) to[j] += factor * from[j];
+}
+
+double dot(std::span<const double> a, std::span<const double> b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+}  // namespace
 
 Matrix linear(const Matrix& x, const Matrix& weight, const Matrix& bias) {
   Matrix y(x.rows, weight.cols);
   for (int64_t i = 0; i < x.rows; ++i) {
-    for (int64_t j = 0; j < weight.cols; ++j) {
-      double total = bias.given() ? bias.at(0, j) : 0.0;
-      for (int64_t k = 0; k < x.cols; ++k) total += x.at(i, k) * weight.at(k, j);
-      y.at(i, j) = total;
-    }
+    for (int64_t j = 0; j < weight.cols; ++j) y.at(i, j) = bias.given() ? bias.at(0, j) : 0.0;
+    for (int64_t k = 0; k < x.cols; ++k) add(y.row(i), x.at(i, k), weight.row(k));
   }
   return y;
 }
@@ -21,13 +32,11 @@ Matrix linear(const Matrix& x, const Matrix& weight, const Matrix& bias) {
 LinearGradients linear_backward(const Matrix& x, const Matrix& weight, const Matrix& d_y) {
   LinearGradients g{Matrix(x.rows, x.cols), Matrix(weight.rows, weight.cols), Matrix(1, weight.cols)};
   for (int64_t i = 0; i < x.rows; ++i) {
-    for (int64_t j = 0; j < weight.cols; ++j) {
-      for (int64_t k = 0; k < x.cols; ++k) {
-        g.d_x.at(i, k) += d_y.at(i, j) * weight.at(k, j);
-        g.d_weight.at(k, j) += x.at(i, k) * d_y.at(i, j);
-      }
-      g.d_bias.at(0, j) += d_y.at(i, j);
+    for (int64_t k = 0; k < x.cols; ++k) {
+      g.d_x.at(i, k) = dot(d_y.row(i), weight.row(k));
+      add(g.d_weight.row(k), x.at(i, k), d_y.row(i));
     }
+    add(g.d_bias.row(0), 1.0, d_y.row(i));
   }
   return g;
 }

@@ -92,6 +92,8 @@ inline Config small_config(const std::filesystem::path& folder, const std::files
   config.train.noise = 0.01;
   config.train.validate_every = 10;
   config.train.validate_samples = 4;
+  config.train.validate_rollouts = 0;
+  config.train.validate_share = 1.0;  // how long it takes changes nothing
   config.train.checkpoint_every = 10;
   config.train.log_every = 4;
   config.optimizer.lr = 2e-3;

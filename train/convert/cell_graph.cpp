@@ -292,6 +292,15 @@ void add_faces_of(Corners corners, CellKind kind, FacedCells& cells) {
   cells.cell_ends.push_back(static_cast<int64_t>(cells.face_ends.size()));
 }
 
+std::vector<float> points_of_source(const RawTrajectory& mesh) {
+  const auto dim = static_cast<size_t>(mesh.dim);
+  std::vector<float> points;
+  points.reserve(mesh.source_points.size());
+  for (size_t i = 0; i < mesh.source_points.size(); ++i)
+    points.push_back(static_cast<float>(mesh.source_points[i] - mesh.origin[i % dim]));
+  return points;
+}
+
 void faces_to_edges(RawTrajectory& mesh, const WarningCallback& warn) {
   std::vector<std::pair<int32_t, int32_t>> sides;
   for_each_face(mesh.faced, [&](int32_t, Corners nodes) {

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <meshgrad/train/convert/sources/trajectory_source.h>
 #include <meshgrad/train/data/field_info.h>
@@ -20,6 +21,9 @@ bool fields_are_on_cells(const RawTrajectory& mesh);
 /// solids the mesh stays as source_cells and source_points. Throws DataError where the mesh has no cells, for
 /// corners outside of the mesh, and for polygons of one point.
 RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const WarningCallback& warn);
+
+/// RawTrajectory::source_points in f32, less the mesh's origin.
+std::vector<float> points_of_source(const RawTrajectory& mesh);
 
 /// Adds a cell with the faces of a linear one, or its sides on a surface. Repeated corners are left out, and
 /// faces that have too few others.

@@ -25,6 +25,8 @@ constexpr Advice kAdvice[] = {
      "leave one of the two out, or put both into one split"},
     {"normalised by", "one wrong value outweighs all others in means, deviations and the loss",
      "repair the value in the input and convert again"},
+    {"the unit may be another", "a model cannot tell a unit from a size, and normalisers mix the two",
+     "convert these files' values to the unit of the others, or leave them out"},
     {"one frame only", "a change in time cannot be learned from it", "write more frames, or leave it out"},
     {"split by time", "errors then tell of later times of the same trajectories, not of other ones",
      "convert more trajectories, or say it by --by time"},

@@ -25,6 +25,7 @@
 #include <meshgrad/train/convert/narrow_fields.h>
 #include <meshgrad/train/convert/outlier.h>
 #include <meshgrad/train/convert/sources/moving_positions.h>
+#include <meshgrad/train/convert/unit_finder.h>
 #include <meshgrad/train/convert/warning_list.h>
 #include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/data/mesh_edges.h>
@@ -45,14 +46,16 @@ class Packer {
         warnings_(warnings),
         widths_(whole) {}
 
-  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts,
-           const std::vector<std::string>& files, const std::vector<int64_t>& lists) {
-    files_ = files;
-    lists_ = lists;
+  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts, const InputFile& file) {
+    files_.clear();
+    for (const auto& path : file.files) files_.push_back(name_within(options_.input, path));
+    lists_ = file.lists;
+    list_ = is_frame_list(file.path) ? name_within(options_.input, file.path) : "";
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
     // Errors name the whole path; the packed file keeps the path within the input.
     if (trajectory.name.starts_with(folder_)) trajectory.name.erase(0, folder_.size());
+    units_.add(trajectory, report_.fields);
     for (const SplitPart& part : parts) {
       if (part.first == 0 && part.count == trajectory.frames) {
         pack(trajectory, mesh, part.split);
@@ -75,6 +78,7 @@ class Packer {
     for (std::string& warning : known)
       if (warning.starts_with('[' + folder_)) warning.erase(1, folder_.size());
     std::vector<std::string> lasting = outliers_.texts();
+    std::ranges::move(units_.texts(), std::back_inserter(lasting));
     if (const std::string leak = leaks_.text(); !leak.empty()) lasting.push_back(leak);
     for (const std::string& warning : lasting) warnings_.add(warning);
     lasting.insert(lasting.end(), known.begin(), known.end());
@@ -85,6 +89,7 @@ class Packer {
     report_.splits = summary.splits;
     for (const SplitInfo& split : summary.splits) report_.split_frames.push_back(split_frames_[split.name]);
     report_.statistics_split = statistics_split_;
+    report_.extents = units_.extents();
     report_.nodes_mean /= static_cast<double>(report_.trajectories);
     report_.edges_mean /= static_cast<double>(report_.trajectories);
     return std::move(report_);
@@ -338,19 +343,10 @@ class Packer {
     return *quads_ ? CellKind::quad : kind;
   }
 
-  static std::vector<float> points_of_source(const RawTrajectory& t) {
-    const auto dim = static_cast<size_t>(t.dim);
-    std::vector<float> points;
-    points.reserve(t.source_points.size());
-    for (size_t i = 0; i < t.source_points.size(); ++i)
-      points.push_back(static_cast<float>(t.source_points[i] - t.origin[i % dim]));
-    return points;
-  }
-
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
     PackedFileWriter::Trajectory packed{t.name, split,  mesh,   t.frames, t.first_frame, t.dt,
                                         {},     files_, lists_, t.record, t.times};
-    report_.read.push_back({t.name, split, t.frames, t.dt, t.times, files_});
+    report_.read.push_back({t.name, split, t.frames, t.dt, t.times, files_, list_});
     for (const RawField& field : t.fields) {
       std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
     }
@@ -415,11 +411,13 @@ class Packer {
   WarningList& warnings_;
   FieldWidths widths_;
   LeakFinder leaks_;
+  UnitFinder units_;
   WarningList outliers_;
   std::optional<bool> quads_;       // whether cells of 4 nodes in 3-D are quads, by the first mesh
   std::string displacement_;        // the field of displacements, or empty
   std::vector<std::string> files_;  // of the trajectory that is packed
   std::vector<int64_t> lists_;      // how many of them each list has
+  std::string list_;                // of its frames, or empty
   std::string first_name_;          // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
@@ -442,14 +440,12 @@ ConvertReport pack(const ConvertOptions& options, const std::optional<Manifest>&
   int64_t first_record = 0;
   std::map<int64_t, int64_t> packed;  // frames by record
   for (InputFile& file : inputs.files) {
-    std::vector<std::string> names;
-    for (const auto& path : file.files) names.push_back(name_within(options.input, path));
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
       const std::vector<SplitPart> parts =
           plan.parts(file, record, trajectory->frames, trajectory->first_frame);
       for (const SplitPart& part : parts) packed[record] += part.count;
-      if (!parts.empty()) packer.add(*trajectory, parts, names, file.lists);
+      if (!parts.empty()) packer.add(*trajectory, parts, file);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;

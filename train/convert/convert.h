@@ -17,6 +17,11 @@ namespace meshgrad {
 enum class SplitBy { automatic, trajectory, time };
 enum class GraphOn { automatic, nodes, cells };
 
+/// Of the sizes of all meshes along an axis.
+struct MeshExtent {
+  double least = 0, most = 0;
+};
+
 struct ConvertProgress {
   int64_t trajectories = 0;  ///< records read so far
   int64_t total_trajectories = 0;
@@ -79,6 +84,7 @@ struct ReadTrajectory {
   double dt = 0;                   ///< 0: unknown
   std::vector<double> times;       ///< seconds; empty: unknown
   std::vector<std::string> files;  ///< below the input's folder
+  std::string list;                ///< of VTK's frames (.pvd, .series), likewise; empty: none
 };
 
 struct ConvertReport {
@@ -90,6 +96,7 @@ struct ConvertReport {
   double nodes_mean = 0;
   int64_t edges_min = 0, edges_max = 0;  ///< directed
   double edges_mean = 0;
+  std::vector<MeshExtent> extents;  ///< by axis
   std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
   int dim = 0;                      ///< 0: no positions
   bool directed = false;

@@ -112,6 +112,25 @@ std::string all_extensions() {
   return any_of(extensions);
 }
 
+/// A file of a program whose files scripts/to-vtu reads, in a folder or itself; or nothing.
+std::optional<fs::path> file_for_to_vtu(const fs::path& input) {
+  constexpr std::array<std::string_view, 10> kExtensions{".msh", ".cgns", ".foam", ".e",   ".exo",
+                                                         ".ex2", ".med",  ".su2",  ".inp", ".bdf"};
+  const auto is_foreign = [&](const fs::path& path) {
+    return std::ranges::find(kExtensions, path.extension().string()) != kExtensions.end();
+  };
+  if (is_foreign(input)) return input;
+  std::error_code error;
+  for (fs::directory_iterator at(input, error), end; !error && at != end; at.increment(error))
+    if (is_foreign(at->path())) return at->path();
+  return std::nullopt;
+}
+
+std::string to_vtu_fix(const fs::path& file) {
+  return fmt::format("scripts/to-vtu {} -o vtu makes files of VTK of it, then meshgrad convert vtu",
+                     file.string());
+}
+
 /// HDF5 files whose numbers an XDMF file describes are no data by themselves.
 void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
   std::set<fs::path> parts;
@@ -144,8 +163,10 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
     std::erase_if(files, [&](const FoundFile& file) { return format_of(file.path) != named; });
   }
   if (files.empty()) {
-    throw data_error(options.input.string(), fmt::format("files ending in {}", all_extensions()), "none",
-                     "name the folder that holds the data");
+    const auto foreign = file_for_to_vtu(options.input);
+    throw data_error(options.input.string(), fmt::format("files ending in {}", all_extensions()),
+                     foreign ? foreign->filename().string() : "none",
+                     foreign ? to_vtu_fix(*foreign) : "name the folder that holds the data");
   }
   if (named != nullptr) return *named;
   const DataFormat* format = format_of(files.front().path);
@@ -154,7 +175,8 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
     if (format == nullptr) {
       throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()),
                        fmt::format("\"{}\"", path.extension().string()),
-                       path.extension() == ".npy"
+                       file_for_to_vtu(path) ? to_vtu_fix(path)
+                       : path.extension() == ".npy"
                            ? "save mesh_pos, cells and the fields together: numpy.savez(\"run.npz\", ...)"
                            : "write the data in one of these formats, or, if only the name differs, name the "
                              "format: meshgrad convert --format NAME");

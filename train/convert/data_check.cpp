@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -102,6 +103,7 @@ class DataScan {
     summary_.nodes_max = std::max(summary_.nodes_max, mesh.nodes);
     summary_.edges_min = first ? mesh.edges : std::min(summary_.edges_min, mesh.edges);
     summary_.edges_max = std::max(summary_.edges_max, mesh.edges);
+    measure(mesh);
     const auto count = [](std::vector<int64_t>& histogram, int32_t value) {
       if (static_cast<size_t>(value) >= histogram.size()) histogram.resize(static_cast<size_t>(value) + 1, 0);
       ++histogram[static_cast<size_t>(value)];
@@ -112,6 +114,35 @@ class DataScan {
     }
     find_doubtful_places(mesh, name);
     find_doubtful_cells(mesh, name);
+  }
+
+  void measure(const MeshView& mesh) {
+    const auto dim = static_cast<size_t>(mesh.dim);
+    for (size_t axis = 0; axis < dim; ++axis) {
+      double least = std::numeric_limits<double>::infinity(), most = -least;
+      for (size_t i = axis; i < mesh.positions.size(); i += dim) {
+        least = std::min(least, static_cast<double>(mesh.positions[i]));
+        most = std::max(most, static_cast<double>(mesh.positions[i]));
+      }
+      const double size = std::max(most - least, 0.0);
+      if (summary_.extents.size() == axis) summary_.extents.push_back({size, size});
+      MeshExtent& extent = summary_.extents[axis];
+      extent = {std::min(extent.least, size), std::max(extent.most, size)};
+    }
+    for (size_t edge = 0; dim > 0 && edge < mesh.senders.size(); ++edge) {
+      double square = 0;
+      for (size_t axis = 0; axis < dim; ++axis) {
+        const auto at = [&](int32_t node) {
+          return static_cast<double>(mesh.positions[static_cast<size_t>(node) * dim + axis]);
+        };
+        square += std::pow(at(mesh.senders[edge]) - at(mesh.receivers[edge]), 2);
+      }
+      const double length = std::sqrt(square);
+      MeshExtent& lengths = summary_.edge_length;
+      lengths.least = edges_seen_ == 0 ? length : std::min(lengths.least, length);
+      lengths.most = std::max(lengths.most, length);
+      summary_.mean_edge_length += (length - summary_.mean_edge_length) / static_cast<double>(++edges_seen_);
+    }
   }
 
   // The check of the conversion, on the mesh as it was packed.
@@ -359,6 +390,7 @@ class DataScan {
   FindingList findings_;
   std::vector<FieldStatistics> training_;
   std::set<int64_t> meshes_;
+  int64_t edges_seen_ = 0;                                       // of distinct meshes
   std::map<std::string, std::vector<int64_t>> trajectories_on_;  // split -> meshes
   std::map<std::pair<size_t, size_t>, int64_t> seen_;            // (field, component) -> finite values
   std::map<size_t, double> pairs_;                               // field -> rows with a change

@@ -44,7 +44,7 @@ Config online_config(Config config) {
                 "leave it out");
   if (edge_options(config.data) != MeshEdgeOptions{})
     need_defaults(config, {"data.hops", "data.period"}, "leave it out, or train on a packed file");
-  need_defaults(config, {"train.epochs", "train.patience", "train.validate_rollouts"},
+  need_defaults(config, {"train.epochs", "train.patience"},
                 "leave it out; when to stop is the solver's choice, by held_out_loss");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
     throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",

@@ -240,7 +240,7 @@ TEST_CASE("evenly spaced times give dt") {
   arrays["times"] = npy<double>("<f8", "(5,)", {2.0, 2.25, 2.5, 2.75, 3.5});
   converted = convert_arrays(arrays);
   CHECK(converted.report.dt == 0);
-  CHECK(converted.warns("a.npz] times are not evenly spaced and were left out"));
+  CHECK(converted.warns("a.npz] times are not evenly spaced ("));
   arrays["times"] = npy<double>("<f8", "(6,)", {0, 1, 2, 3, 4, 5});
   CHECK(convert_arrays(arrays).warns("no fields on 4 nodes: times [6]"));
 }

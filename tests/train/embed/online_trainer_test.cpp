@@ -259,8 +259,7 @@ TEST_CASE("faults of a host application are refused with the fix") {
   options = online_options();
   config.train.accumulate = 2;
   CHECK(contains(error(), "raise train.batch instead"));
-  for (int64_t TrainConfig::*key :
-       {&TrainConfig::epochs, &TrainConfig::patience, &TrainConfig::validate_rollouts}) {
+  for (int64_t TrainConfig::*key : {&TrainConfig::epochs, &TrainConfig::patience}) {
     config = online_config();
     config.train.*key = 2;
     CHECK(contains(error(), "0 with OnlineTrainer"));

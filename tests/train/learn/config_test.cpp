@@ -86,7 +86,6 @@ TEST_CASE("every key survives a round trip") {
     if (name == "task.name") overrides.emplace_back("train.noise=0.5");  // its default follows the task
     if (name == "data.node_split")
       overrides.insert(overrides.end(), {"task.name=node_classification", "train.noise=0.02"});
-    if (name == "train.best") overrides.emplace_back("train.validate_rollouts=1");
     if (name == "data.value_targets") overrides.emplace_back("data.targets=pressure,velocity");
     if (name == "data.world_radius") overrides.emplace_back("data.world_position=x");
     if (name == "optimizer.momentum") overrides.emplace_back("optimizer.name=sgd");
@@ -276,10 +275,12 @@ TEST_CASE("keys that contradict one another") {
             "run.toml:2: [train.patience] needed 0 with train.validate_every = 0, got 3");
   check_has(fault_of("[train]\nnoise = {pressure = 1.0}\n"),
             "run.toml:2: [train.noise] needed fields among data.inputs = [velocity], got \"pressure\"");
-  check_has(fault_of("[train]\nbest = \"rollout\"\n"),
-            "run.toml:2: [train.best] needed \"loss\" with train.validate_rollouts = 0");
-  check_has(fault_of("[task]\nname = \"steady_field\"\n[train]\nvalidate_rollouts = 2\n"),
-            "run.toml:4: [train.validate_rollouts] needed 0 with");
+  check_has(fault_of("[train]\nbest = \"rollout\"\nvalidate_rollouts = 0\n"),
+            "run.toml:2: [train.best] needed \"auto\" or \"loss\" with train.validate_rollouts = 0");
+  check_has(fault_of("[task]\nname = \"steady_field\"\n[train]\nvalidate_rollouts = 3\n"),
+            "run.toml:4: [train.validate_rollouts] needed 0 with task.name = \"steady_field\"");
+  check_has(fault_of("[task]\nname = \"steady_field\"\n[train]\nbest = \"rollout\"\n"),
+            "run.toml:4: [train.best] needed \"auto\" or \"loss\" with task.name = \"steady_field\"");
   check_has(fault_of("[schedule]\nname = \"step\"\nrestart_every = 5\n"),
             "run.toml:3: [schedule.restart_every] needed 0 unless schedule.name is");
   check_has(fault_of("", {"data.node_types=3"}), "--set \"data.node_types=3\": [data.predicted_types]");

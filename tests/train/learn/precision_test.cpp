@@ -4,6 +4,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/mesh_dynamics.h>
 #include <meshgrad/train/learn/task/task.h>
 
@@ -27,6 +28,14 @@ Config config_of(const fs::path& folder, const fs::path& data, DType precision) 
   config.run.dir = (folder / std::string(name_of(precision))).string();
   config.train.log_every = 1;
   return config;
+}
+
+TEST_CASE("a first precision is one that the device multiplies fast") {
+  CHECK(precision_for({DeviceKind::cpu, 0}) == DType::f32);
+  CHECK(precision_for_capability(90) == DType::bf16);
+  CHECK(precision_for_capability(80) == DType::bf16);
+  CHECK(precision_for_capability(75) == DType::f16);
+  CHECK(precision_for_capability(61) == DType::f32);
 }
 
 // 30 steps of Adam move the weights by 30 learning rates at most, whatever the precision; what differs is the

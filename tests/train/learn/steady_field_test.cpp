@@ -124,13 +124,13 @@ TEST_CASE("evaluate prints JSON, and predict writes VTU") {
   const test::Outcome predicted = test::run_meshgrad({"predict", config.run.dir, "--quiet"});
   CHECK(predicted.code == 0);
   CHECK_MESSAGE(contains(predicted.out, "2 VTU files in "), predicted.out);
-  const std::string vtu = test::read_text(fs::path(config.run.dir) / "predictions_test/mesh_00001.vtu");
+  const std::string vtu = test::read_text(fs::path(config.run.dir) / "predictions_test/mesh_00001_test.vtu");
   for (const char* name : {"\"u\"", "\"u_truth\"", "\"u_error\"", "\"node_type\""})
     CHECK(contains(vtu, name));
-  CHECK(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00000.svg"));
+  CHECK(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00000_test.svg"));
   CHECK(test::run_meshgrad({"predict", config.run.dir, "--meshes", "1", "--quiet"}).code == 0);
-  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/mesh_00001.vtu"));
-  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00001.svg"));
+  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/mesh_00001_test.vtu"));
+  CHECK_FALSE(fs::exists(fs::path(config.run.dir) / "predictions_test/u_mesh_00001_test.svg"));
   const test::Outcome rolled = test::run_meshgrad({"rollout", config.run.dir, "--quiet"});
   CHECK(rolled.code == 2);
   CHECK(contains(rolled.err, "fix: use meshgrad predict"));

@@ -19,14 +19,14 @@ struct ValidatedWaves {
   Dataset dataset = Dataset::open(config.data.path);
   Task task = make_task(config, dataset);
 
-  double loss(const Device& device, int64_t batch) {
+  Validation validate(const Device& device, int64_t batch) {
     Runtime runtime({.device = device, .threads = 2});
     config.train.batch = batch;
     const Task own = make_task(config, dataset);
     const Model model = make_model(runtime, config, own.sizes());
     Normalizers normalizers = own.dataset_normalizers({});
     Ranks alone;
-    return validation_loss(runtime, alone, own, model, {}, normalizers, config, {}).value();
+    return validate_model(runtime, alone, own, model, {}, normalizers, config, {}).value();
   }
 };
 
@@ -57,7 +57,7 @@ TEST_CASE("samples are batched in order, within a shape") {
   CHECK(batches_within({}, w.task, "train", {}).empty());
 }
 
-TEST_CASE("a CPU validation loss is independent of the batching") {
+TEST_CASE("a CPU validation is independent of the batching") {
   ValidatedWaves w;
   for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -66,20 +66,29 @@ TEST_CASE("a CPU validation loss is independent of the batching") {
         w.config.model.path = path;
         w.config.loss.name = name;
         w.config.train.validate_samples = 0;
-        const double alone = w.loss({}, 1);
-        CHECK(alone > 0.0);
-        for (const int64_t batch : {2, 3, 8}) CHECK(w.loss({}, batch) == alone);
+        const Validation alone = w.validate({}, 1);
+        CHECK(alone.loss > 0.0);
+        CHECK(alone.error > 0.0);
+        for (const int64_t batch : {2, 3, 8}) {
+          const Validation together = w.validate({}, batch);
+          CHECK(together.loss == alone.loss);
+          CHECK(together.error == alone.error);
+          CHECK(together.baseline == alone.baseline);
+        }
       }
     }
   }
 }
 
-TEST_CASE("a device validation loss depends on batches by rounding" * doctest::skip(cuda_devices().empty())) {
+TEST_CASE("a device validation depends on batches by rounding" * doctest::skip(cuda_devices().empty())) {
   ValidatedWaves w;
   w.config.train.validate_samples = 0;
-  const double cpu = w.loss({}, 1);
-  for (const int64_t batch : {1, 3})
-    CHECK(w.loss({DeviceKind::cuda, 0}, batch) == doctest::Approx(cpu).epsilon(1e-5));
+  const Validation cpu = w.validate({}, 1);
+  for (const int64_t batch : {1, 3}) {
+    const Validation gpu = w.validate({DeviceKind::cuda, 0}, batch);
+    CHECK(gpu.loss == doctest::Approx(cpu.loss).epsilon(1e-5));
+    CHECK(gpu.error == doctest::Approx(cpu.error).epsilon(1e-5));
+  }
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ struct MadeUpRun {
                                         {"data_wait_seconds", 0.001},
                                         {"skipped_steps", 0.0}};
       if (step % 10 == 0) {
-        row["valid_loss"] = 2.0 / static_cast<double>(step);
+        row["valid_error"] = 2.0 / static_cast<double>(step);
+        row["valid_baseline"] = 1.0;
         row["epoch"] = static_cast<double>(step) / 10.0;
         row["memory_peak_bytes"] = 9e8;
         row["memory_reserved_bytes"] = 1e9;
@@ -141,12 +142,18 @@ TEST_CASE("each problem of a run is found with a remedy") {
        "a loss of 1, which this run had at step 1"},
       {"validation", Verdict::bad,
        [](int64_t step, auto& row) {
-         if (row.contains("valid_loss")) row["valid_loss"] = static_cast<double>(step);
+         if (row.contains("valid_error")) row["valid_error"] = static_cast<double>(step);
        },
        "at most 99 %, by which the training loss fell"},
       {"validation", Verdict::note,
+       [](int64_t, auto& row) {
+         if (row.contains("valid_error")) row["valid_error"] = 0.9;
+       },
+       "at most 99 %"},
+      {"validation", Verdict::note,
        [](int64_t step, auto& row) {
-         if (row.contains("valid_loss")) row["valid_loss"] = 1.0 + std::abs(static_cast<double>(step) - 40.0);
+         if (row.contains("valid_error"))
+           row["valid_error"] = 0.1 + std::abs(static_cast<double>(step) - 40.0);
        },
        "60 steps less"},
       {"gradients", Verdict::bad,
@@ -171,6 +178,22 @@ TEST_CASE("each problem of a run is found with a remedy") {
     CHECK(contains(check.gain, one.gain));
     CHECK(std::ranges::count(checks, Verdict::good, &HealthCheck::verdict) == 6);
   }
+}
+
+TEST_CASE("doctor names no remedy that the run has") {
+  MadeUpRun run;
+  const auto diverged = [](int64_t step, auto& row) {
+    if (step > 1) row["loss"] = 1e20;
+  };
+  run.config.train.clip_norm = 0.0;
+  CHECK(contains(named(run.examine(diverged), "loss").remedy, "and set train.clip_norm"));
+  run.config.train.clip_norm = 2.0;
+  CHECK(contains(named(run.examine(diverged), "loss").remedy, "and set train.clip_norm below 2"));
+  // 10 MiB more are no finding.
+  const auto grows = run.examine([](int64_t step, auto& row) {
+    if (row.contains("memory_peak_bytes")) row["memory_peak_bytes"] = 1e5 * static_cast<double>(step);
+  });
+  CHECK(named(grows, "memory").verdict == Verdict::good);
 }
 
 TEST_CASE("a step's samples are held against the gradient noise scale") {
@@ -251,7 +274,8 @@ TEST_CASE("doctor says which steps a resume keeps") {
   const HealthCheck end = named(examine_run(f.config.run.dir), "end");
   CHECK(end.verdict == Verdict::note);
   CHECK(contains(end.remedy, "--resume"));
-  CHECK_MESSAGE(contains(end.gain, std::to_string(result.state.step) + " of the "), end.gain);
+  const std::string step = std::to_string(result.state.step);
+  CHECK_MESSAGE(contains(end.gain, step + " of the " + step + " steps are kept"), end.gain);
   fs::remove(fs::path(f.config.run.dir) / "checkpoints" / "last.safetensors");
   CHECK(contains(named(examine_run(f.config.run.dir), "end").remedy, "--resume --checkpoint best"));
 }

@@ -246,7 +246,7 @@ class ArrayReader {
       t.times = *times;
       constexpr double kSame = 1e-3;
       if (!dt) {
-        warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));
+        warn(fmt::format("[{}] {} {}", name_, entry.name, uneven_text(*times)));
       } else if (t.dt != 0 && std::abs(t.dt - *dt) > kSame * *dt) {
         throw data_error(where(entry), fmt::format("times {} apart, as dt says", t.dt),
                          fmt::format("{} apart", *dt), "correct one of the two arrays, or leave it out");

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/sources/vtk_trajectory.h>
 
 namespace meshgrad {
@@ -28,6 +29,10 @@ class GridSource : public TrajectorySource {
     while (at_ < frames_.size()) {
       const size_t before = at_;
       VtkGrid grid = read();
+      if (trajectory.has_nodes_in_other_order(grid)) {
+        throw data_error(frames_[before].name, "the nodes in the order of the frame before",
+                         "the same nodes in another order", "write all frames with one order of nodes");
+      }
       if (!trajectory.take_cell_order(grid)) {
         at_ = before;
         break;
@@ -36,6 +41,7 @@ class GridSource : public TrajectorySource {
     }
     RawTrajectory t = trajectory.finish(frames_.size() > 1);
     t.first_frame = static_cast<int64_t>(first);
+    for (size_t frame = first; frame < at_; ++frame) t.frame_files.push_back(frames_[frame].name);
     if (first > 0 && warn_) {
       warn_(
           fmt::format("[{}] the mesh is another one than that of the frame before: frame {} begins a new "
@@ -67,7 +73,7 @@ class GridSource : public TrajectorySource {
     if (const auto dt = even_spacing(times)) {
       t.dt = *dt;
     } else if (warn_) {
-      warn_(fmt::format("[{}] times are not evenly spaced and were left out", t.name));
+      warn_(fmt::format("[{}] times {}", t.name, uneven_text(times)));
     }
   }
 

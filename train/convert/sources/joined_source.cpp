@@ -67,6 +67,7 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
     to.node_type = std::move(from.node_type);
     to.cell_type = std::move(from.cell_type);
   }
+  to.frame_files.clear();  // two for each frame
   for (RawField& field : from.fields) {
     // Each file has the points of a mesh that moves.
     const auto same = std::ranges::find(to.fields, field.name, &RawField::name);

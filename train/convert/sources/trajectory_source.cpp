@@ -27,8 +27,10 @@ void check_finite(const RawTrajectory& t, std::string_view field, std::span<cons
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     const auto row = static_cast<int64_t>(i) / components;
+    const auto frame = static_cast<size_t>(row / rows);
+    const std::string& file = frame < t.frame_files.size() ? t.frame_files[frame] : t.name;
     throw data_error(
-        fmt::format("{}: field {}", t.name, field), "finite numbers",
+        fmt::format("{}: field {}", file, field), "finite numbers",
         fmt::format("{} at frame {}, {} {}", values[i], row / rows, name_of(on), row % rows),
         "leave out this trajectory, or the frames from there on; the simulation may have diverged");
   }
@@ -128,6 +130,19 @@ std::optional<double> even_spacing(std::span<const double> times) {
   for (size_t i = 1; i < times.size(); ++i)
     if (!(std::abs(times[i] - times[i - 1] - step) <= kEven * step)) return std::nullopt;
   return step;
+}
+
+std::string uneven_text(std::span<const double> times) {
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (size_t i = 1; i < times.size(); ++i) {
+    least = std::min(least, times[i] - times[i - 1]);
+    most = std::max(most, times[i] - times[i - 1]);
+  }
+  return fmt::format(
+      "are not evenly spaced ({:.6g} to {:.6g} s apart) and were left out: dt is unknown, and a model learns "
+      "these "
+      "steps as one; fix: write frames at equal distances of time, or say --dt S where the times are wrong",
+      least, most);
 }
 
 double checked_dt(double dt, std::string_view where) {

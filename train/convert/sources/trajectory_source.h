@@ -75,8 +75,9 @@ struct RawTrajectory {
   /// graph on cells.
   CellList source_cells;
   std::vector<double> source_points;
-  double dt = 0;              ///< seconds; 0 when unknown
-  std::vector<double> times;  ///< [frames] in seconds; empty when unknown
+  std::vector<std::string> frame_files;  ///< [frames], for errors, where each frame is a file; or empty
+  double dt = 0;                         ///< seconds; 0 when unknown
+  std::vector<double> times;             ///< [frames] in seconds; empty when unknown
   std::vector<RawField> fields;
   std::map<std::string, std::string> read_as;  ///< of arrays by name: which of them is what (array_map.h)
 
@@ -110,6 +111,9 @@ std::string escaped(std::string_view text);
 /// The distance of times that are evenly spaced, to 0.1 % of it, and ascend; nothing for others and fewer
 /// than two.
 std::optional<double> even_spacing(std::span<const double> times);
+
+/// What to say of times that even_spacing refuses.
+std::string uneven_text(std::span<const double> times);
 
 /// A dt that a file gives, in seconds. Throws DataError with `where` unless it is finite and above 0.
 double checked_dt(double dt, std::string_view where);

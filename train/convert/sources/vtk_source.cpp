@@ -96,7 +96,13 @@ bool is_frame_list(const fs::path& path) {
 
 std::vector<VtkFrame> frames_of_list(const fs::path& path) {
   const MappedFile file(path);
-  return parse_frame_list(file.bytes(), path);
+  std::vector<VtkFrame> frames = parse_frame_list(file.bytes(), path);
+  for (const VtkFrame& frame : frames) {
+    if (std::error_code none; fs::exists(frame.path, none)) continue;
+    throw data_error(path.string(), "the files that it lists", "no " + frame.path.filename().string(),
+                     "copy the missing files beside the others, or take their lines out of the list");
+  }
+  return frames;
 }
 
 std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const fs::path& path) {

@@ -336,6 +336,20 @@ bool VtkTrajectory::take_cell_order(VtkGrid& grid) const {
   return true;
 }
 
+bool VtkTrajectory::has_nodes_in_other_order(const VtkGrid& grid) const {
+  if (!moving_.empty()) return false;
+  std::vector<double> first = as_doubles(mesh_.points), now = as_doubles(grid.points);
+  if (first == now || first.size() != now.size()) return false;
+  const auto sort_points = [](std::vector<double>& values) {
+    std::vector<std::array<double, 3>> points(values.size() / 3);
+    for (size_t i = 0; i < points.size(); ++i)
+      points[i] = {values[3 * i], values[3 * i + 1], values[3 * i + 2]};
+    std::ranges::sort(points);
+    return points;
+  };
+  return sort_points(first) == sort_points(now);
+}
+
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   keep_points(grid.points);
   ++trajectory_.frames;

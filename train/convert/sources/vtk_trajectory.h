@@ -30,6 +30,8 @@ class VtkTrajectory {
   VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
                 WarningCallback warn);
 
+  /// Whether a grid has the nodes of the first frame in another order. Of a mesh that moved before: false.
+  bool has_nodes_in_other_order(const VtkGrid& grid) const;
   /// Whether a further frame has these cells, in any order; `grid` then has its arrays of cells in the order
   /// of the first frame. Its points may have moved.
   bool take_cell_order(VtkGrid& grid) const;

@@ -103,7 +103,15 @@ std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::str
 
 }  // namespace
 
-std::vector<fs::path> files_of_xdmf(const fs::path& path) { return files_of(series_of(path), path); }
+std::vector<fs::path> files_of_xdmf(const fs::path& path) {
+  std::vector<fs::path> files = files_of(series_of(path), path);
+  for (const fs::path& file : files) {
+    if (std::error_code none; fs::exists(file, none)) continue;
+    throw data_error(path.string(), "the files that it names", "no " + file.filename().string(),
+                     "copy the missing files beside it");
+  }
+  return files;
+}
 
 std::unique_ptr<TrajectorySource> open_xdmf(const fs::path& path, const std::string& node_types,
                                             const WarningCallback& warn) {

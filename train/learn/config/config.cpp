@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -147,6 +150,35 @@ std::string to_toml(const Config& config) {
   return text;
 }
 
+/// The key of a section, or else the only one, whose help has all words of a name: "learning_rate"; or
+/// nothing.
+std::string key_with_words(const std::string& section, const std::string& name) {
+  const auto lower = [](std::string_view text) {
+    std::string result(text);
+    for (char& c : result) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return result;
+  };
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : lower(name) + "_") {
+    if (c != '_') {
+      word += c;
+    } else if (!word.empty()) {
+      words.push_back(std::exchange(word, {}));
+    }
+  }
+  std::vector<std::string> found;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string help = lower(key.help);
+    const bool has = words.size() > 1 && std::ranges::all_of(words, [&](const std::string& part) {
+                       return help.find(part) != std::string::npos;
+                     });
+    if (has && key.section == section) return full_name(key);
+    if (has) found.push_back(full_name(key));
+  }
+  return found.size() == 1 ? found.front() : "";
+}
+
 std::string advice_for_key(const std::string& section, const std::string& name) {
   std::vector<std::string> siblings;
   std::vector<std::string> all;
@@ -161,6 +193,7 @@ std::string advice_for_key(const std::string& section, const std::string& name) 
   if (!meant.empty()) meant = dot + meant;
   if (meant.empty() && !namesakes.empty()) meant = namesakes.front();
   if (meant.empty()) meant = nearest_name(dot + name, all);
+  if (meant.empty()) meant = key_with_words(section, name);
   return meant.empty() ? "`meshgrad config default` lists all keys" : fmt::format("did you mean {}?", meant);
 }
 
@@ -193,6 +226,14 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
   std::string text;
   try {
+    if (const std::filesystem::path file(path);
+        file.extension() == ".mgd" || (path_exists(path) && path != "/dev/null" && is_packed_file(file))) {
+      throw config_error(
+          path, "a configuration, which is TOML",
+          path_exists(path) ? "a packed file of data" : "the name of a packed file, which is not there",
+          fmt::format("meshgrad init --data {0} -o {1}.toml, then name {1}.toml", path,
+                      file.stem().string()));
+    }
     if (!path_exists(path)) {
       throw config_error(path, "a TOML file that can be read", "none",
                          "check the path, or make one: meshgrad config default > " + path);
@@ -209,6 +250,15 @@ void require_data_path(const Config& config) {
   throw config_error(
       "data.path", "a packed file to train on", "none",
       "pack data with `meshgrad convert`, then set data.path or pass --set data.path=FILE.mgd");
+}
+
+int64_t validated_rollouts(const Config& config) {
+  const bool over_time = find_key("unroll.steps")->applies_to(config.task.name);
+  return over_time ? config.train.validate_rollouts : 0;
+}
+
+bool best_by_rollout(const Config& config) {
+  return config.train.best != BestBy::loss && validated_rollouts(config) > 0;
 }
 
 const RemovedKey* find_removed_key(std::string_view full_name) {

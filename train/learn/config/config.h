@@ -120,8 +120,9 @@ struct LossConfig {
   double change_penalty = 0.0;             ///< 0: none
 };
 
-/// What the best checkpoint has the lowest of, in validation.
-enum class BestBy : uint8_t { loss, rollout };
+/// What the best checkpoint has the lowest of, in validation: the error of one prediction, that of rollouts,
+/// or of rollouts where there are any.
+enum class BestBy : uint8_t { loss, rollout, automatic };
 
 struct TrainConfig {
   int64_t steps = 100000;
@@ -134,8 +135,9 @@ struct TrainConfig {
   double gamma = 1.0;
   int64_t validate_every = 1000;  ///< 0: never
   int64_t validate_samples = 50;  ///< 0: the whole split
-  int64_t validate_rollouts = 0;  ///< 0: none
-  BestBy best = BestBy::loss;
+  int64_t validate_rollouts = 2;  ///< 0: none; of tasks without time none
+  double validate_share = 0.1;    ///< of a run's time; 1: no limit
+  BestBy best = BestBy::automatic;
   int64_t checkpoint_every = 1000;  ///< 0: only at the end
   int64_t keep_checkpoints = 2;
   int64_t stop_before_limit = 120;  ///< seconds; 0: off
@@ -264,6 +266,11 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 /// The resolved configuration as TOML, every key in the order of the table; `parse_config` of it gives
 /// `config` back exactly.
 std::string to_toml(const Config& config);
+
+/// Trajectories that a validation rolls out; 0 for tasks without time.
+int64_t validated_rollouts(const Config& config);
+/// Whether rollouts choose the best checkpoint.
+bool best_by_rollout(const Config& config);
 
 /// Throws ConfigError unless `config` names a data file, which only training needs.
 void require_data_path(const Config& config);

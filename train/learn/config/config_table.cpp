@@ -101,7 +101,8 @@ constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame",
                                     is("sequence", SegmentUnit::sequence)};
 constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber), is("l1", LossName::l1),
                               is("relative_l2", LossName::relative_l2)};
-constexpr Choice kBests[] = {is("loss", BestBy::loss), is("rollout", BestBy::rollout)};
+constexpr Choice kBests[] = {is("auto", BestBy::automatic), is("loss", BestBy::loss),
+                             is("rollout", BestBy::rollout)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
 constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
@@ -134,7 +135,6 @@ constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
 // What a resumed run may change, and the same for some tasks only.
 constexpr KeyUse kFree{};
 constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
-constexpr KeyUse kOverTime{false, kTasksOverTime, "has no time"};
 // What it may not.
 constexpr KeyUse kFixed{true};
 constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
@@ -260,10 +260,15 @@ constexpr ConfigKey kKeys[] = {
     {"train", "validate_samples", IntegerKey{at<&TrainConfig::validate_samples>, 0, kMany}, "samples", kFree,
      "Samples per validation, 0 for the whole split"},
     {"train", "validate_rollouts", IntegerKey{at<&TrainConfig::validate_rollouts>, 0, kMany}, "trajectories",
-     kOverTime, "Trajectories of the validation split that each validation rolls out whole, 0 for none"},
-    {"train", "best", choice<&TrainConfig::best>(kBests), "", kFixed,
-     "What the best checkpoint has the lowest of: the validation loss, or the relative error of the "
-     "validation's rollouts"},
+     kFree,
+     "Trajectories of the validation split that each validation rolls out, 0 for none, as of tasks without "
+     "time"},
+    {"train", "validate_share", FloatKey{at<&TrainConfig::validate_share>, 0.001, 1}, "", kFree,
+     "Largest fraction of a run's time for validation: rollouts are cut, then validations left out; 1 for no "
+     "limit"},
+    {"train", "best", choice<&TrainConfig::best>(kBests), "", kFree,
+     "What the best checkpoint has the lowest of: the validation error of one prediction (loss), that of "
+     "rollouts, or of rollouts if there are any"},
     {"train", "checkpoint_every", IntegerKey{at<&TrainConfig::checkpoint_every>, 0, kMany}, "steps", kFree,
      "Steps between checkpoints, 0 for a checkpoint at the end only"},
     {"train", "keep_checkpoints", IntegerKey{at<&TrainConfig::keep_checkpoints>, 1, 1'000'000}, "files",

@@ -123,9 +123,19 @@ class Checks {
     const TrainConfig& train = config_.train;
     refuse(train.patience > 0 && train.validate_every == 0, {"train.patience", "train.validate_every"},
            "0 with train.validate_every = 0", "set train.validate_every, whose validations are counted");
-    refuse(train.best == BestBy::rollout && train.validate_rollouts == 0,
-           {"train.best", "train.validate_rollouts"}, "\"loss\" with train.validate_rollouts = 0",
+    const bool over_time = find_key("unroll.steps")->applies_to(config_.task.name);
+    refuse(!over_time && train.validate_rollouts != 0 &&
+               train.validate_rollouts != TrainConfig().validate_rollouts,
+           {"train.validate_rollouts", "task.name"},
+           fmt::format("0 with task.name = \"{}\", which has no time", name_of(config_.task.name)),
+           "set train.validate_rollouts = 0, or another task.name");
+    refuse(over_time && train.best == BestBy::rollout && train.validate_rollouts == 0,
+           {"train.best", "train.validate_rollouts"}, "\"auto\" or \"loss\" with train.validate_rollouts = 0",
            "set train.validate_rollouts = 1 or more");
+    refuse(!over_time && train.best == BestBy::rollout, {"train.best", "task.name"},
+           fmt::format("\"auto\" or \"loss\" with task.name = \"{}\", which has no time",
+                       name_of(config_.task.name)),
+           "set train.best = \"auto\", or another task.name");
   }
 
   /// Of data.history, which is more than 1, over time.

@@ -3,6 +3,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/learn/planning/measured_step.h>
 #include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/precision.h>
@@ -183,12 +185,49 @@ std::string to_text(const MemoryBudget& b) {
       name_of(b.mode));
 }
 
+namespace {
+
+/// Of a run in this folder with the same configuration but for "auto"; 0: none.
+int64_t batch_of_earlier_start(const Config& config) {
+  const std::filesystem::path resolved = std::filesystem::path(config.run.dir) / "config.resolved.toml";
+  if (!path_exists(resolved)) return 0;
+  try {
+    const Config saved = parse_saved_config(read_file(resolved), resolved.string());
+    return to_toml(with_batch(config, saved.train.batch)) == to_toml(saved) ? saved.train.batch : 0;
+  } catch (const Error&) {
+    return 0;  // a new run says what is wrong with its folder
+  }
+}
+
+/// The largest batch up to `most` whose optimizer step takes kMostStepSeconds: ten steps are measured, three
+/// with one sample, from which the others' batch follows.
+int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most) {
+  constexpr double kLimit = 4.0 * kMostStepSeconds;
+  const auto seconds = [&](int64_t batch, int steps) {
+    const Config measured = with_batch(config, batch);
+    return MeasuredStep(probe, measured).seconds(steps, kLimit);
+  };
+  const auto fitting = [&](int64_t batch, double took) {
+    return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(batch) * kMostStepSeconds / std::max(took, 1e-9)), 1,
+                               batch);
+  };
+  const double one = seconds(1, 2);
+  const int64_t guess = fitting(most, static_cast<double>(most) * one);
+  return guess == 1 ? 1 : fitting(guess, seconds(guess, 6));
+}
+
+}  // namespace
+
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
                      std::string& note) {
   if (config.train.batch != kAutoBatch) return config;
   if (!resumed.empty()) {
     config.train.batch = checkpoint_config(resumed).train.batch;
     return config;
+  }
+  if (const int64_t earlier = batch_of_earlier_start(config); earlier > 0) {
+    note = fmt::format("train.batch = {}, as in config.resolved.toml of this run", earlier);
+    return with_batch(config, earlier);
   }
   check_precision(runtime.device(), config.precision);
   const Dataset dataset = Dataset::open(config.data.path).with_edges(edge_options(config.data));
@@ -204,9 +243,17 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
                        fmt::format("{} in {:.1f} MiB", budget.batch_size, usable),
                        "see meshgrad plan for what to change, and what it saves");
   }
-  config.train.batch = budget.batch_size;
-  note = fmt::format("train.batch = {}, the largest planned to fit in {:.1f} MiB: {}", budget.batch_size,
-                     usable, to_text(budget));
+  const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
+  const int64_t part = std::max<int64_t>(1, samples / kBatchesOfSplit);
+  const int64_t most = std::min(budget.batch_size, part);
+  const int64_t in_time = batch_in_time(probe, here, most);
+  config.train.batch = std::max(in_time, config.plan.min_batch);
+  const std::string why =
+      config.train.batch > in_time ? "plan.min_batch"
+      : in_time < most ? fmt::format("what a step computes in {} s, by ten measured steps", kMostStepSeconds)
+      : part < budget.batch_size ? fmt::format("an eighth of the {} samples", samples)
+                                 : fmt::format("the largest planned to fit in {:.1f} MiB", usable);
+  note = fmt::format("train.batch = {}, {}; {}", config.train.batch, why, to_text(budget));
   return config;
 }
 

@@ -28,10 +28,16 @@ struct RunState {
   int64_t learned = 0;  ///< samples that online normalisers have seen
   StepState optimizer;  ///< the device's part, as it was last read
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
-  double best_valid_loss = std::numeric_limits<double>::infinity();
+  double best_valid_loss = std::numeric_limits<double>::infinity();  ///< of the best model
+  /// Validation::error; of the best model infinite where an earlier version chose it by its loss.
+  double last_valid_error = std::numeric_limits<double>::quiet_NaN();
+  double best_valid_error = std::numeric_limits<double>::infinity();
   double last_valid_rollout = std::numeric_limits<double>::quiet_NaN();  ///< with train.validate_rollouts
-  double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with train.best = "rollout"
+  double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with best_by_rollout
   int64_t best_step = -1;
+  /// The run's ValidationPlan, once it is made: measured times must not change a resumed run.
+  int64_t validation_interval = 0;     ///< in units of train.validate_every; 0: not made
+  int64_t rollout_steps = 0;           ///< 0: all
   std::optional<double> first_square;  ///< of the window's first batch, for the gradient noise scale
   bool validation_due = false;         ///< the run was stopped within the validation after `step`
 };

@@ -114,11 +114,21 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
       "best_valid_loss", s.best_valid_loss,
       [&](double loss) { return validated ? std::isfinite(loss) : loss == HUGE_VAL; },
       validated ? "a finite loss" : "inf before the first validation");
+  if (numbers.has("best_valid_error", true)) {
+    numbers.real("last_valid_error", s.last_valid_error, any, "");
+    numbers.real(
+        "best_valid_error", s.best_valid_error, [](double error) { return error >= 0.0; },
+        "a number of at least 0");
+  }
   numbers.real("loss_sum", o.loss_sum, finite, "a finite sum");
   numbers.real("last_loss", o.last_loss, any, "");
   if (numbers.has("penalty_sum", config.loss.change_penalty > 0)) {
     numbers.real("window_penalty", o.window_penalty, any, "");
     numbers.real("penalty_sum", o.penalty_sum, finite, "a finite sum");
+  }
+  if (numbers.has("validation_interval", s.validation_interval > 0)) {
+    numbers.whole("validation_interval", s.validation_interval, 1, 1'000'000);
+    numbers.whole("validated_rollout_steps", s.rollout_steps, 0, most);
   }
   if (numbers.has("best_valid_rollout", config.train.validate_rollouts > 0)) {
     numbers.real("last_valid_rollout", s.last_valid_rollout, any, "");

@@ -65,14 +65,15 @@ void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const O
   });
 }
 
-double loss_in_parts(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
-                     const MeshView& mesh, MeshParts& parts) {
+PartsLoss loss_in_parts(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
+                        const MeshView& mesh, MeshParts& parts) {
   const Tensor host = parts.predict(model, mesh, batch.graph);
   const Tensor device = Tensor::empty(runtime, host.shape(), host.dtype(), Tag::activations, "prediction");
   copy(host, device, runtime.stream());
   Tape tape(runtime, Tape::Mode::evaluate);
   const Model giving = model_giving(model, Variable(device, false));
-  return *to_host(task.loss(tape, giving, batch, {}).sum.value(), runtime.stream()).data<double>();
+  const Tensor loss = to_host(task.loss(tape, giving, batch, {}).sum.value(), runtime.stream());
+  return {*loss.data<double>(), host};
 }
 
 }  // namespace meshgrad

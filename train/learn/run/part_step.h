@@ -24,9 +24,13 @@ BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const Mesh
 void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,
                  const Batch& whole, std::span<const MeshView> meshes, MeshParts& parts);
 
+struct PartsLoss {
+  double loss = 0.0;
+  Tensor prediction;  ///< on the host
+};
 /// The loss of a batch on the device, as Task::loss, with the prediction computed in parts. A collective call
 /// where parts belong to ranks.
-double loss_in_parts(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
-                     const MeshView& mesh, MeshParts& parts);
+PartsLoss loss_in_parts(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
+                        const MeshView& mesh, MeshParts& parts);
 
 }  // namespace meshgrad

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/train/learn/run/precision.h>
 
 namespace meshgrad {
@@ -8,6 +9,15 @@ void check_precision(Device device, DType precision) {
   if (device.kind == DeviceKind::cpu || precision != DType::f64) return;
   throw config_error("precision", "f32, f16 or bf16 on a GPU", name_of(precision),
                      "set precision = \"f32\", or run.device = \"cpu\" for checks in f64");
+}
+
+DType precision_for_capability(int capability) {
+  return capability >= 80 ? DType::bf16 : capability >= 70 ? DType::f16 : DType::f32;
+}
+
+DType precision_for(Device device) {
+  return device.kind == DeviceKind::cpu ? DType::f32
+                                        : precision_for_capability(gpu::compute_capability(device.index));
 }
 
 Device resolve_device_for(const std::string& word, DType precision, std::string* note,

@@ -14,6 +14,12 @@ namespace meshgrad {
 /// bf16 on a GPU.
 void check_precision(Device device, DType precision);
 
+/// Of a first run on the device: f32 on a CPU; on a GPU the 16 bits that its tensor cores multiply, bf16 from
+/// compute capability 8.0, f16 from 7.0, and f32 before.
+DType precision_for(Device device);
+/// Of a GPU by ten times its compute capability.
+DType precision_for_capability(int capability);
+
 /// resolve_device, but "auto" takes the CPU for f64.
 Device resolve_device_for(const std::string& word, DType precision, std::string* note = nullptr,
                           std::string_view option = "run.device");

@@ -15,10 +15,10 @@ namespace meshgrad {
 namespace {
 
 /// In the order of RunEventKind.
-constexpr std::array<std::string_view, 23> kNames{
+constexpr std::array<std::string_view, 24> kNames{
     "log",          "warning", "error",    "batch",    "settings", "recompute",    "ranks",      "parts",
     "reduction",    "weights", "resumed",  "begins",   "captured", "not_captured", "validation", "memory",
-    "memory_waste", "trace",   "patience", "complete", "stopped",  "time_limit",   "bytes_sent"};
+    "memory_waste", "trace",   "patience", "complete", "stopped",  "time_limit",   "bytes_sent", "verdict"};
 
 std::optional<RunEvent> parse_event(const std::string& line) {
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
@@ -45,7 +45,7 @@ std::optional<RunEvent> parse_event(const std::string& line) {
 }  // namespace
 
 std::string_view name_of(RunEventKind kind) {
-  static_assert(kNames.size() == static_cast<size_t>(RunEventKind::bytes_sent) + 1);
+  static_assert(kNames.size() == static_cast<size_t>(RunEventKind::verdict) + 1);
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -28,7 +28,7 @@ enum class RunEventKind : uint8_t {
   begins,        ///< the steps begin; the text is their schedule [steps]
   captured,      ///< a step became a CUDA graph [nodes, edges, bytes]
   not_captured,  ///< graphs = "capture" has no effect [reason]
-  validation,    ///< [valid_loss, valid_rollout with train.validate_rollouts, best]
+  validation,    ///< the figures of the line in metrics.jsonl, and [best]
   memory,        ///< the memory of an epoch, as in metrics.jsonl
   memory_waste,  ///< fragmentation has grown [epoch, memory_waste]
   trace,         ///< [file]
@@ -37,6 +37,7 @@ enum class RunEventKind : uint8_t {
   stopped,       ///< a signal or the end of the job's time: with a checkpoint
   time_limit,    ///< when the run stops for the end of its job [seconds]
   bytes_sent,    ///< by rank 0 to other ranks [bytes_per_step]
+  verdict,       ///< whether the run has learned, at its end [verdict: name_of(RunVerdict::Kind), ratio]
 };
 std::string_view name_of(RunEventKind kind);
 

@@ -89,9 +89,12 @@ fs::path checkpoint_to_resume(const fs::path& run, const fs::path& file,
 }
 
 void check_same_run(const std::filesystem::path& checkpoint, const Config& config) {
-  const std::string key = changed_fixed_key(checkpoint_config(checkpoint), config);
+  const Config trained = checkpoint_config(checkpoint);
+  const std::string key = changed_fixed_key(trained, config);
   if (key.empty()) return;
-  throw config_error(key, "the value that " + checkpoint.string() + " was trained with",
+  throw config_error(key,
+                     fmt::format("{}, with which {} was trained", toml_literal(*find_key(key), trained),
+                                 checkpoint.string()),
                      toml_literal(*find_key(key), config),
                      "use the run's config.resolved.toml, or start a new run with another run.dir");
 }

@@ -14,8 +14,9 @@ namespace meshgrad {
 
 void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model, const Optimizer& optimizer,
                const Batch& batch, const Recomputation& recomputation, OffloadStore* store,
-               const GradientsReady& ready) {
+               const GradientsReady& ready, const std::function<void()>& check_op) {
   Tape tape(runtime);
+  if (check_op) tape.check_each_op(check_op);
   if (ready) tape.on_weight_gradients(ready);
   if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
@@ -97,7 +98,7 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload, const Gradi
   const auto work = [&] {
     run_batch(runtime_, task_.batch_loss(), model_, optimizer_,
               layout.batch(memory, !runtime_.dry() || runtime_.stream().on_gpu()), recomputation_,
-              store_.get(), ready);
+              store_.get(), ready, check_op_);
   };
   StepPlan* const plan = config_.memory.plan_steps ? plan_for(layout.shape()) : nullptr;
   if (plan == nullptr) return work();

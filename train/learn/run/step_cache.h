@@ -56,6 +56,8 @@ class StepCache {
   /// Forward, loss and backward of a batch: adds its gradients, and its loss to the window's. `ready`: see
   /// Tape::on_weight_gradients; a captured step does not call it.
   void run(const BatchLayout& layout, const Upload& upload, const GradientsReady& ready = {});
+  /// From the next batch on, of all that are not captured: Tape::check_each_op. Empty: no check.
+  void check_each_op(std::function<void()> check) { check_op_ = std::move(check); }
   /// The optimizer's step at the end of a window.
   void update();
   /// Bytes offloaded from the device's memory at once, at most.
@@ -84,6 +86,7 @@ class StepCache {
   Recomputation recomputation_;
   std::unique_ptr<OffloadStore> store_;
   Tell tell_;
+  std::function<void()> check_op_;
   BatchClasses classes_;
   std::list<Captured> captured_;  // at most one of each class
   std::unique_ptr<CapturedWork> captured_update_;
@@ -95,7 +98,7 @@ class StepCache {
 /// Forward, loss and backward of a batch, in the memory of `runtime`. The batch carries the window's weight.
 void run_batch(Runtime& runtime, const BatchLoss& loss, const Model& model, const Optimizer& optimizer,
                const Batch& batch, const Recomputation& recomputation = {}, OffloadStore* store = nullptr,
-               const GradientsReady& ready = {});
+               const GradientsReady& ready = {}, const std::function<void()>& check_op = {});
 
 /// The store for offloaded inputs of segments, as `recomputation` says; null when nothing is offloaded.
 /// Throws ConfigError for a folder that cannot hold it.

@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/run_event.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -34,6 +35,9 @@ struct TrainOptions {
   std::filesystem::path checkpoint;  ///< best, last or a file
   std::vector<std::string> command;  ///< for environment.json
   int64_t trace_step = 0;            ///< writes trace-STEP.json of this step into the run directory; 0: none
+  /// Of batches on the CPU that take longer, `stop` is asked within them too: the window then begins again
+  /// when the run resumes.
+  std::chrono::milliseconds long_batch{2000};
   TrainObserver observer;
   /// The processes that train together, each calling train() with the same arguments; null: this one alone.
   /// Rank 0 alone writes the run directory and calls the observer; `stop` is asked on every rank, between
@@ -51,6 +55,7 @@ struct TrainResult {
   /// process (with tuning and captures, on a GPU), and the median of the others.
   double first_step_seconds = 0.0;
   double median_step_seconds = 0.0;
+  double validation_share = 0.0;   ///< of the time of this process' steps and validations
   int64_t offloaded_bytes = 0;     ///< at once, at most (recompute.offload)
   double data_wait_seconds = 0.0;  ///< mean of a step: the host waited for data, or wrote it
 };

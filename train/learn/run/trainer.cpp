@@ -8,7 +8,6 @@
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/run_start.h>
 #include <meshgrad/train/learn/run/trainer.h>
-#include <meshgrad/train/learn/run/validation.h>
 
 #include <fmt/format.h>
 
@@ -17,6 +16,12 @@
 #include <utility>
 
 namespace meshgrad {
+namespace {
+
+/// Thrown within a batch.
+struct BatchStopped {};
+
+}  // namespace
 
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options,
                  ChooseRecomputation choose)
@@ -53,7 +58,7 @@ TrainResult Trainer::run() {
   const std::string rounded = describe_tf32(runtime_, config_.precision);
   if (!rounded.empty()) tell(RunEventKind::settings, rounded);
   if (state_.micro == 0 && !warming_up()) release_gradients();
-  if (state_.validation_due && !end_step()) return stopped();
+  if (state_.validation_due && state_.step > 0 && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
   if (state_.step >= steps) {
     tell(RunEventKind::complete,
@@ -75,6 +80,7 @@ TrainResult Trainer::run() {
         config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
     if (!sampling.empty()) tell(RunEventKind::settings, sampling);
+    if (!validate_start()) return stopped();
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
@@ -104,7 +110,8 @@ bool Trainer::end_step() {
   const bool last = state_.step == loader_.total_steps();
   const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
   state_.validation_due = false;  // before the checkpoint of a best validation
-  if (due(config_.train.validate_every) && !validate()) {
+  const bool first = state_.step == warmup_steps() && config_.train.validate_every > 0;
+  if ((due(validate_every()) || first) && !validate()) {
     state_.validation_due = true;
     return false;
   }
@@ -117,7 +124,7 @@ bool Trainer::end_step() {
 bool Trainer::out_of_patience() const {
   if (config_.train.patience == 0) return false;
   const int64_t since_best = state_.step - std::max(state_.best_step, warmup_steps());
-  return since_best / config_.train.validate_every >= config_.train.patience;
+  return since_best / validate_every() >= config_.train.patience;
 }
 
 /// Called by all ranks at the same place of the run.
@@ -159,6 +166,11 @@ void Trainer::allocate() {
                  [this](RunEventKind kind, std::string text, RunEvent::Fields fields) {
                    tell(kind, std::move(text), std::move(fields));
                  });
+  if (!options_.observer.stop) return;
+  steps_->check_each_op([this] {
+    const bool is_long = std::chrono::steady_clock::now() - batch_begin_ >= options_.long_batch;
+    if (is_long && window_begin_ && options_.observer.stop()) throw BatchStopped();
+  });
 }
 
 void Trainer::resume() {
@@ -179,6 +191,7 @@ void Trainer::resume() {
         fmt::format("{} with the fingerprint {:016x}", config_.data.path, task_.dataset().fingerprint()),
         "give the same packed file, or start a new run");
   }
+  validate_best_again(checkpoint);
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
   if (state_.micro > 0) loader_.give_to_first_rank(state_.step);  // one process began the window
@@ -216,6 +229,7 @@ bool Trainer::train_window() {
   ranks_.set_step(state_.step + 1);
   const bool observes = state_.micro == 0 && learning();
   const Normalizing normalizing = learning() ? Normalizing::learning : Normalizing::fixed;
+  remember_window(observes);
   if (observes) {
     loader_.observe_window(state_.step, normalizers_);
     state_.learned += loader_.window_samples(state_.step);
@@ -227,7 +241,12 @@ bool Trainer::train_window() {
   if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
   const int64_t batches = loader_.batches(state_.step);
   while (state_.micro < batches) {
-    train_batch(normalizing);
+    try {
+      train_batch(normalizing);
+    } catch (const BatchStopped&) {
+      rewind_window();
+      return false;
+    }
     ++state_.micro;
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
@@ -235,6 +254,24 @@ bool Trainer::train_window() {
   small_batch_ = small_batch();  // after the messages of the sum, of which ranks began different numbers
   if (!ranks_.single()) check_state();
   return true;
+}
+
+/// A window that began in an earlier process has gradients of its own, and goes on to the end of a batch.
+void Trainer::remember_window(bool observes) {
+  window_begin_.reset();
+  if (state_.micro > 0 || !ranks_.single() || runtime_.stream().on_gpu()) return;
+  window_begin_ = {optimizer_->state(), state_.learned, {}};
+  if (observes) window_begin_->normalizers = normalizers_;
+}
+
+/// Its gradients so far are in no checkpoint.
+void Trainer::rewind_window() {
+  state_.micro = 0;
+  state_.learned = window_begin_->learned;
+  state_.first_square.reset();
+  state_.optimizer = window_begin_->optimizer;
+  optimizer_->set_state(state_.optimizer);
+  if (window_begin_->normalizers) normalizers_ = *window_begin_->normalizers;
 }
 
 /// Whether the window's first batches (one of each rank) are held against the whole of it: where its line is
@@ -273,6 +310,7 @@ void Trainer::train_batch(Normalizing normalizing) {
   if (loaded.samples == 0) return;
   check_data();
   const bool first = state_.micro == 0;
+  batch_begin_ = std::chrono::steady_clock::now();
   if (parts_ && parts_->in_turn()) {
     run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
                 *parts_);
@@ -410,45 +448,6 @@ void Trainer::check_memory() {
   row.insert(row.begin(), {"step", state_.step});
   if (const auto scale = log_->noise_scale()) row.emplace_back("gradient_noise_scale", *scale);
   log_->write_epoch(std::move(row));
-}
-
-/// False when the observer stopped it.
-bool Trainer::validate() {
-  if (warming_up()) return true;
-  const Span span("validation");
-  pause();
-  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
-  const Tensor& average = optimizer_->average();
-  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, average, normalizers_,
-                                                     config_, options_.observer.stop, parts);
-  if (!loss) return false;
-  state_.last_valid_loss = *loss;
-  MetricsRow row{{"step", state_.step}, {"valid_loss", *loss}};
-  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", *loss}};
-  std::string text = fmt::format("step {}: validation loss {:.4g}", state_.step, *loss);
-  if (config_.train.validate_rollouts > 0) {
-    const double error =
-        validation_rollout_error(runtime_, ranks_, task_, model_, average, normalizers_, config_, parts);
-    state_.last_valid_rollout = error;
-    row.emplace_back("valid_rollout", error);
-    scalars.emplace_back("valid/rollout", error);
-    text += fmt::format(", relative error of rollouts {:.4g}", error);
-  }
-  flush_log();
-  if (log_) log_->write(row, scalars);
-  const bool by_rollout = config_.train.best == BestBy::rollout;
-  const bool better = by_rollout ? state_.last_valid_rollout < state_.best_valid_rollout && is_finite(*loss)
-                                 : *loss < state_.best_valid_loss;
-  RunEvent::Fields fields{row.begin() + 1, row.end()};
-  fields.emplace_back("best", better);
-  tell(RunEventKind::validation, text + (better ? " (best so far)" : ""), std::move(fields));
-  if (better) {
-    state_.best_valid_loss = *loss;
-    if (by_rollout) state_.best_valid_rollout = state_.last_valid_rollout;
-    state_.best_step = state_.step;
-    save(true);
-  }
-  return true;
 }
 
 /// A batch of data that changed meanwhile is in no checkpoint: `save` checks too.

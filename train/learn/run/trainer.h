@@ -45,6 +45,8 @@ class Trainer {
   bool measures_noise();
   std::optional<GradientSquare> small_batch();
   bool train_window();
+  void remember_window(bool observes);
+  void rewind_window();
   void train_batch(Normalizing normalizing);
   void finish_step();
   void check_state();
@@ -59,7 +61,13 @@ class Trainer {
   void begin_trace();
   void end_trace();
   bool out_of_patience() const;
-  bool validate();
+  bool validate_start();
+  bool validate(bool may_be_best = true);
+  bool lower_than_best(double error, double rollout) const;
+  int64_t validate_every() const;
+  bool plan_validations(double seconds_of_samples);
+  double seconds_of_step(double seconds_of_samples) const;
+  void validate_best_again(const std::filesystem::path& resumed);
   void save(bool best);
   void save_numbered();
   void tell(RunEventKind kind, std::string text, RunEvent::Fields fields = {}) const;
@@ -87,11 +95,20 @@ class Trainer {
   std::optional<StepCache> steps_;
   WindowSum sum_;
   std::optional<RunLog> log_;  // of rank 0
+  /// What the present window began with, where it can begin again.
+  struct WindowBegin {
+    StepState optimizer;
+    int64_t learned = 0;
+    std::optional<Normalizers> normalizers;  // where the window has changed them
+  };
+  std::optional<WindowBegin> window_begin_;
+  std::chrono::steady_clock::time_point batch_begin_;
   MemoryWatch memory_watch_;
   std::optional<StepTrace> trace_;  // of the step that is traced
   std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process
   int64_t bytes_sent_ = 0;           // in these steps
+  double validation_seconds_ = 0.0;  // of this process
 };
 
 }  // namespace meshgrad

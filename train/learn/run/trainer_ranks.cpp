@@ -146,6 +146,9 @@ TrainResult Trainer::result(bool was_stopped) const {
   const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
   std::nth_element(others.begin(), middle, others.end());
   result.median_step_seconds = *middle;
+  double training = 0.0;
+  for (const float seconds : step_seconds_) training += static_cast<double>(seconds);
+  result.validation_share = validation_seconds_ / (training + validation_seconds_);
   result.data_wait_seconds = loader_.data_seconds() / static_cast<double>(step_seconds_.size());
   return result;
 }

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -29,33 +30,16 @@ Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
   return own;
 }
 
-/// The losses of samples that are computed together, each over its own rows.
-std::vector<double> losses_of(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
-                              std::string_view split, const std::vector<Sample>& samples) {
-  Tape tape(runtime, Tape::Mode::evaluate);
-  if (samples.size() == 1) return {value_of(task.loss(tape, model, batch, {}).sum, runtime.stream())};
-  Variable prediction;
-  Model observed = model;
-  observed.stages.push_back(
-      {"prediction", false,
-       [&prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values& values) {
-         prediction = values.front();
-         return values;
-       }});
-  task.loss(tape, observed, batch, {});
-  std::vector<double> losses;
-  int64_t begin = 0;
-  for (const Sample& sample : samples) {
-    const int64_t end = begin + task.dataset().mesh_sizes(split, sample.trajectory).nodes;
-    const Batch own = rows_of_sample(batch, begin, end);
-    const Model giving = model_giving(model, Variable(prediction.value().row_range(begin, end), false));
-    losses.push_back(value_of(task.loss(tape, giving, own, {}).sum, runtime.stream()));
-    begin = end;
-  }
-  return losses;
-}
+/// Thrown within a batch that takes long.
+struct ValidationStopped {};
 
-/// What is validated, and the mean of its losses: they are added in the order of samples.
+/// Of one sample.
+struct SampleErrors {
+  double loss = 0.0;
+  ComparedErrors compared;
+};
+
+/// What is validated, and its sums: they are added in the order of samples.
 struct Validated {
   Runtime& runtime;
   Ranks& ranks;
@@ -65,17 +49,62 @@ struct Validated {
   const Config& config;
   const std::function<bool()>& stop;
   const std::string& split = config.data.valid_split;
-  double sum = 0.0, weight = 0.0;
+  double loss = 0.0, weight = 0.0;
+  ComparedErrors compared;
 
   Batch batch_of(const std::vector<Sample>& samples) const {
     return training_batch(task, runtime, config.precision, split, samples, {}, normalizers);
   }
-  void add(const Sample& sample, double loss) {
-    sum += loss;
-    weight += task.loss_weight(split, {sample});
+  ComparedErrors compare(const Sample& sample, const Tensor& prediction, const Batch& rows) const {
+    return task.compare(runtime.stream(), split, sample, prediction, rows, normalizers);
   }
-  double mean() const { return weight > 0.0 ? sum / weight : std::nan(""); }
+  void add(const Sample& sample, const SampleErrors& errors) {
+    loss += errors.loss;
+    weight += task.loss_weight(split, {sample});
+    compared += errors.compared;
+  }
+  Validation result() const {
+    const auto mean = [](double sum, double count) { return count > 0.0 ? sum / count : std::nan(""); };
+    return {.loss = mean(loss, weight),
+            .error = task.error_of(mean(compared.model, compared.weight)),
+            .baseline = task.error_of(mean(compared.baseline, compared.weight))};
+  }
 };
+
+/// Of samples that are computed together, each over its own rows.
+std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
+                                    const std::vector<Sample>& samples) {
+  Tape tape(all.runtime, Tape::Mode::evaluate);
+  if (all.stop && all.ranks.single() && !all.runtime.stream().on_gpu()) {
+    constexpr std::chrono::seconds kLong{2};
+    tape.check_each_op([&, begin = std::chrono::steady_clock::now()] {
+      if (std::chrono::steady_clock::now() - begin > kLong && all.stop()) throw ValidationStopped();
+    });
+  }
+  Variable prediction;
+  Model observed = all.model;
+  observed.stages.push_back(
+      {"prediction", false,
+       [&prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values& values) {
+         prediction = values.front();
+         return values;
+       }});
+  const LossTerms terms = all.task.loss(tape, observed, batch, {});
+  const Tensor rows = to_host(prediction.value(), all.runtime.stream());
+  if (samples.size() == 1)
+    return {{value_of(terms.sum, all.runtime.stream()), all.compare(samples.front(), rows, batch)}};
+  std::vector<SampleErrors> errors;
+  int64_t begin = 0;
+  for (const Sample& sample : samples) {
+    const int64_t end = begin + all.task.dataset().mesh_sizes(all.split, sample.trajectory).nodes;
+    const Batch own = rows_of_sample(batch, begin, end);
+    const Model giving = model_giving(all.model, Variable(prediction.value().row_range(begin, end), false));
+    const double loss = value_of(all.task.loss(tape, giving, own, {}).sum, all.runtime.stream());
+    errors.push_back({loss, all.compare(sample, rows.row_range(begin, end), own)});
+    begin = end;
+  }
+  return errors;
+}
 
 std::vector<Sample> samples_of(const Task& task, const Config& config) {
   const SplitSamples all = task.samples(config.data.valid_split);
@@ -92,7 +121,9 @@ bool add_in_parts(const std::vector<Sample>& samples, MeshParts& parts, Validate
   for (const Sample& sample : samples) {
     if (agree(all.ranks, all.stop && all.stop(), "validation")) return false;
     const MeshView mesh = meshes_of(all.task.dataset(), all.split, {sample}).front();
-    all.add(sample, loss_in_parts(all.runtime, all.task, all.model, all.batch_of({sample}), mesh, parts));
+    const Batch batch = all.batch_of({sample});
+    const PartsLoss found = loss_in_parts(all.runtime, all.task, all.model, batch, mesh, parts);
+    all.add(sample, {found.loss, all.compare(sample, found.prediction, batch)});
   }
   return true;
 }
@@ -103,21 +134,25 @@ bool add_batches(const std::vector<Sample>& samples, const BatchShape& room, Val
   const auto size = static_cast<size_t>(all.ranks.size());
   for (size_t begin = 0; begin < batches.size(); begin += size) {
     const auto round = std::span(batches).subspan(begin, std::min(size, batches.size() - begin));
-    // Of each rank: whether it stops, and its samples' losses.
-    std::vector<std::vector<double>> told(size, std::vector<double>(1));
+    // Of each rank: whether it stops, as a loss, and its samples' errors.
+    std::vector<std::vector<SampleErrors>> told(size, std::vector<SampleErrors>(1));
     for (size_t rank = 0; rank < round.size(); ++rank) told[rank].resize(1 + round[rank].size());
-    std::vector<double>& mine = told[static_cast<size_t>(all.ranks.rank())];
+    std::vector<SampleErrors>& mine = told[static_cast<size_t>(all.ranks.rank())];
     if (all.stop && all.stop()) {
-      mine.front() = 1.0;
+      mine.front().loss = 1.0;
     } else if (mine.size() > 1) {
       const std::vector<Sample>& own = round[static_cast<size_t>(all.ranks.rank())];
-      std::ranges::copy(losses_of(all.runtime, all.task, all.model, all.batch_of(own), all.split, own),
-                        mine.begin() + 1);
+      try {
+        std::ranges::copy(errors_of(all, all.batch_of(own), own), mine.begin() + 1);
+      } catch (const ValidationStopped&) {
+        mine.front().loss = 1.0;
+      }
     }
     std::vector<std::span<std::byte>> bytes;
-    for (std::vector<double>& values : told) bytes.push_back(std::as_writable_bytes(std::span(values)));
+    for (std::vector<SampleErrors>& values : told) bytes.push_back(std::as_writable_bytes(std::span(values)));
     all_gather_bytes(all.ranks, bytes, "validation");
-    if (std::ranges::any_of(told, [](const auto& values) { return values.front() != 0.0; })) return false;
+    if (std::ranges::any_of(told, [](const auto& values) { return values.front().loss != 0.0; }))
+      return false;
     for (size_t rank = 0; rank < round.size(); ++rank)
       for (size_t i = 0; i < round[rank].size(); ++i) all.add(round[rank][i], told[rank][1 + i]);
   }
@@ -161,15 +196,16 @@ std::vector<std::vector<Sample>> batches_within(const BatchShape& room, const Ta
   return batches;
 }
 
-std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
-                                      const Tensor& average, Normalizers& normalizers, const Config& config,
-                                      const std::function<bool()>& stop, MeshParts* parts) {
-  return with_weights(runtime, model.parameters, average, [&]() -> std::optional<double> {
+std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
+                                         const Tensor& average, Normalizers& normalizers,
+                                         const Config& config, const std::function<bool()>& stop,
+                                         MeshParts* parts) {
+  return with_weights(runtime, model.parameters, average, [&]() -> std::optional<Validation> {
     Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop};
     const std::vector<Sample> samples = samples_of(all.task, config);
     const bool done = parts != nullptr ? add_in_parts(samples, *parts, all)
                                        : add_batches(samples, largest_batch(config, task), all);
-    return done ? std::optional(all.mean()) : std::nullopt;
+    return done ? std::optional(all.result()) : std::nullopt;
   });
 }
 
@@ -187,18 +223,66 @@ double mean_relative_error(std::span<const FieldError> fields) {
   return first * std::exp(logarithms / count);
 }
 
-double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
-                                const Tensor& average, const Normalizers& normalizers, const Config& config,
-                                MeshParts* parts) {
+std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                      const Model& model, const Tensor& average,
+                                                      const Normalizers& normalizers, const Config& config,
+                                                      int64_t steps, const std::function<bool()>& stop,
+                                                      MeshParts* parts) {
   EvaluateOptions options{.split = config.data.valid_split,
                           .stride = std::numeric_limits<int32_t>::max(),  // rollouts are asked for
                           .boundary = config.rollout.boundary,
-                          .trajectories = config.train.validate_rollouts};
-  if (parts == nullptr) options.ranks = &ranks;  // else all compute each mesh together
+                          .trajectories = config.train.validate_rollouts,
+                          .steps = steps,
+                          .stop = stop};
+  if (parts == nullptr) {
+    options.ranks = &ranks;
+  } else {  // all compute each mesh together
+    options.stop = [&] { return agree(ranks, stop && stop(), "validation"); };
+  }
   const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
   const Evaluation result =
       with_weights(runtime, model.parameters, average, [&] { return task.evaluate(trained, options); });
-  return mean_relative_error(result.dynamics.value().rollouts.back().fields);
+  if (result.stopped) return std::nullopt;
+  const RolloutErrors& rollouts = result.dynamics.value().rollouts.back();
+  std::vector<FieldError> fields = rollouts.fields;
+  const double error = mean_relative_error(fields);
+  for (FieldError& field : fields) {
+    field.rmse = field.baseline_rmse;
+    field.relative_l2 = field.baseline_relative_l2;
+  }
+  return ValidationRollouts{error, mean_relative_error(fields), rollouts.steps};
+}
+
+std::vector<int64_t> validated_lengths(const Task& task, const Config& config) {
+  std::vector<int64_t> lengths;
+  if (validated_rollouts(config) == 0) return lengths;
+  const MeshTask& mesh = task.mesh();
+  const std::string& split = config.data.valid_split;
+  const int64_t count = std::min(config.train.validate_rollouts, mesh.dataset.size(split));
+  for (int64_t i = 0; i < count; ++i)
+    lengths.push_back(rollout_frames(mesh, mesh.dataset.trajectory(split, i), {}));
+  return lengths;
+}
+
+ValidationPlan plan_validation(const ValidationTimes& seconds, std::span<const int64_t> lengths,
+                               double share) {
+  const double room = share * seconds.training;
+  const auto takes = [&](int64_t most) {
+    int64_t steps = 0;
+    for (const int64_t length : lengths) steps += std::min(most, length);
+    return seconds.samples + seconds.rollout_step * static_cast<double>(steps);
+  };
+  const int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+  int64_t steps = longest;
+  if (takes(longest) > room) {
+    steps = kFewestRolloutSteps;
+    while (2 * steps < longest && takes(2 * steps) <= room) steps *= 2;
+    steps = std::min(steps, longest);
+  }
+  ValidationPlan plan{.interval = 1, .rollout_steps = steps < longest ? steps : 0};
+  if (room > 0.0)
+    plan.interval = std::clamp<int64_t>(std::llround(std::ceil(takes(steps) / room)), 1, 1'000'000);
+  return plan;
 }
 
 }  // namespace meshgrad

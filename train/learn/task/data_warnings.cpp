@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshTask::validate: what is doubtful about the data, but stops no run.
 #include <meshgrad/train/data/quiet_split.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/task/mesh_task.h>
 
 #include <fmt/format.h>
@@ -69,6 +70,12 @@ void warn_of_scales(const Dataset& dataset, const FieldSelection& fields, const 
 std::vector<TaskWarning> MeshTask::validate(const Config& config) const {
   std::vector<TaskWarning> warnings;
   for (const std::string& line : dataset.warnings()) warnings.push_back({"data.path", line});
+  const int64_t count = samples(config.data.train_split).size();
+  if (config.train.batch > count && count > 0) {
+    warnings.push_back(
+        {"train.batch", fmt::format("train.batch = {} with {} to train on: each step takes samples twice",
+                                    config.train.batch, counted(count, "sample"))});
+  }
   if (fields.over_time) warn_of_noise(dataset, fields, noise_of(config), warnings);
   warn_of_scales(dataset, fields, noise_of(config), warnings);
   if (config.train.validate_every == 0 || !fields.over_time) return warnings;

@@ -69,23 +69,31 @@ std::string baseline_name(const MeshTask& task) {
                      task.dataset.statistics_split());
 }
 
-FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets) : targets_(targets), sums_(targets.size()) {}
+FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets, std::vector<double> centres)
+    : targets_(targets), centres_(std::move(centres)), sums_(targets.size()) {
+  size_t width = 0;
+  for (const FieldInfo& field : targets_) width += static_cast<size_t>(field.components);
+  centres_.resize(width, 0.0);
+}
+
+FieldErrors::FieldErrors(const MeshTask& task) : FieldErrors(task.fields.targets, task.centres()) {}
 
 void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& truth,
                       const std::vector<uint8_t>& mask, const std::vector<float>& baseline) {
   const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
   for (size_t node = 0; node < mask.size(); ++node) {
     if (mask[node] == 0) continue;
-    size_t at = node * width;
+    size_t at = node * width, column = 0;
     for (size_t field = 0; field < targets_.size(); ++field) {
       Sums& sums = sums_[field];
-      for (int c = 0; c < targets_[field].components; ++c, ++at) {
+      for (int c = 0; c < targets_[field].components; ++c, ++at, ++column) {
         const auto value = static_cast<double>(truth[at]);
         const double error = static_cast<double>(ours[at]) - value;
         const double missed = static_cast<double>(baseline[at]) - value;
+        const double varied = value - centres_[column];
         sums.squares += error * error;
         sums.absolute += std::abs(error);
-        sums.truth_squares += value * value;
+        sums.truth_squares += varied * varied;
         sums.baseline_squares += missed * missed;
         sums.count += 1.0;
       }
@@ -95,14 +103,22 @@ void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& 
 
 std::vector<FieldError> FieldErrors::fields() const {
   std::vector<FieldError> fields;
+  size_t column = 0;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const Sums& sums = sums_[i];
-    const double none = std::nan("");
-    fields.push_back({targets_[i].name, targets_[i].unit,
-                      sums.count > 0.0 ? std::sqrt(sums.squares / sums.count) : none,
-                      sums.count > 0.0 ? sums.absolute / sums.count : none,
-                      sums.truth_squares > 0.0 ? std::sqrt(sums.squares / sums.truth_squares) : none,
-                      sums.count > 0.0 ? std::sqrt(sums.baseline_squares / sums.count) : none});
+    const auto root = [](double squares, double of) {
+      return of > 0.0 ? std::sqrt(squares / of) : std::nan("");
+    };
+    bool centred = !targets_[i].offset.empty();
+    for (int c = 0; c < targets_[i].components; ++c, ++column) centred = centred || centres_[column] != 0.0;
+    fields.push_back({.name = targets_[i].name,
+                      .unit = targets_[i].unit,
+                      .rmse = root(sums.squares, sums.count),
+                      .mae = sums.count > 0.0 ? sums.absolute / sums.count : std::nan(""),
+                      .relative_l2 = root(sums.squares, sums.truth_squares),
+                      .baseline_rmse = root(sums.baseline_squares, sums.count),
+                      .baseline_relative_l2 = root(sums.baseline_squares, sums.truth_squares),
+                      .centred = centred});
   }
   return fields;
 }
@@ -163,6 +179,16 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
 // The places in ErrorSums of dynamics: of one step, of all steps of rollouts, of the horizons.
 constexpr size_t kOneStep = 0, kAllSteps = 1, kFirstHorizon = 2;
 
+/// EvaluateOptions::stop.
+struct RolloutStopped {};
+
+/// Steps of a trajectory's rollout.
+int64_t compared_steps(const MeshTask& task, const TrajectoryView& trajectory,
+                       const EvaluateOptions& options) {
+  const int64_t steps = rollout_frames(task, trajectory, {});
+  return options.steps > 0 ? std::min(options.steps, steps) : steps;
+}
+
 ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
                              const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
                              const ErrorSums& zeros) {
@@ -175,7 +201,8 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
     const std::vector<float> truth = task.fields.target_values(trajectory, t + 1);
     errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask, state.current);
   }
-  const int64_t steps = rollout_frames(task, trajectory, {});
+  const int64_t steps = compared_steps(task, trajectory, options);
+  if (steps == 0) return errors;
   const std::vector<float> start = task.fields.target_values(trajectory, range.first);
   int64_t step = 0;
   const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
@@ -188,8 +215,11 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
     }
   };
   try {
-    roll_out(trained, task, trajectory, {.boundary = boundary},
-             [&](const RolloutFrame& frame) { compare(frame.ours, frame.truth); });
+    roll_out(trained, task, trajectory, {.steps = steps, .boundary = boundary},
+             [&](const RolloutFrame& frame) {
+               if (options.stop && options.stop()) throw RolloutStopped();
+               compare(frame.ours, frame.truth);
+             });
   } catch (const TooManyWorldEdges& error) {
     if (step == 0) throw;  // of the data
     // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
@@ -220,18 +250,26 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
   DynamicsErrors& errors = result.dynamics.emplace();
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = task.fields.given_inputs();
-  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task.fields.targets));
+  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task));
+  bool stopped = false;
   const ErrorSums sums =
       sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
         if (options.progress)
           options.progress(fmt::format("trajectory {} of {}", number + 1, result.trajectories));
-        return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+        try {
+          return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+        } catch (const RolloutStopped&) {
+          stopped = true;
+          return zeros;
+        }
       });
+  Ranks alone;
+  result.stopped = agree(options.ranks != nullptr ? *options.ranks : alone, stopped, "evaluation");
   result.fields = sums[kOneStep].fields();
   result.baseline = baseline_name(task);
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < result.trajectories; ++i)
-    lengths.push_back(rollout_frames(task, task.dataset.trajectory(options.split, i), {}));
+    lengths.push_back(compared_steps(task, task.dataset.trajectory(options.split, i), options));
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   const auto rollouts = [&](int64_t steps) {
     return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });
@@ -249,7 +287,7 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
 Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
   const MeshTask& task = mesh_;
   Evaluation result = begin_evaluation(task, options);
-  const ErrorSums zeros(1, FieldErrors(task.fields.targets));
+  const ErrorSums zeros(1, FieldErrors(task));
   const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
     if (options.progress && i % 100 == 0)
       options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));

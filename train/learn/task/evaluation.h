@@ -43,7 +43,10 @@ std::string baseline_name(const MeshTask& task);
 /// Sums of errors, field by field; every compared value counts the same.
 class FieldErrors {
  public:
-  explicit FieldErrors(const std::vector<FieldInfo>& targets);
+  /// `centres`: by column of the targets, see FieldError::relative_l2; empty: 0.
+  explicit FieldErrors(const std::vector<FieldInfo>& targets, std::vector<double> centres = {});
+  /// Of the task's targets, with their centres.
+  explicit FieldErrors(const MeshTask& task);
   /// Values [nodes, outputs] where `mask` [nodes] is not 0; `baseline` is what ours are compared with.
   void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask,
            const std::vector<float>& baseline);
@@ -59,6 +62,7 @@ class FieldErrors {
     double squares = 0.0, absolute = 0.0, truth_squares = 0.0, baseline_squares = 0.0, count = 0.0;
   };
   std::vector<FieldInfo> targets_;
+  std::vector<double> centres_;
   std::vector<Sums> sums_;
 };
 

@@ -286,6 +286,71 @@ std::vector<float> MeshTask::mean_values(const MeshView& mesh) const {
   return values;
 }
 
+std::vector<float> MeshTask::baseline_output(const TrajectoryView& trajectory, int64_t t) const {
+  if (!fields.over_time) return mean_values(trajectory.mesh());
+  const FieldState state = state_at(trajectory, t);
+  const auto width = static_cast<size_t>(fields.outputs);
+  std::vector<float> values(state.current.size(), 0.0F);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (fields.value_columns[i % width] != 0) {
+      values[i] = state.current[i];
+    } else if (fields.second_change()) {
+      values[i] = state.previous[i] - state.current[i];  // x[t+1] = x[t]
+    }
+  }
+  return values;
+}
+
+std::vector<double> MeshTask::centres() const {
+  constexpr double kFar = 3.0;
+  std::vector<double> centres;
+  for (const FieldInfo& field : fields.targets) {
+    FieldStatistics stats;
+    if (!dataset.node_type_counts().empty()) stats = predicted_stats(field.name, Quantity::value);
+    double mean = 0.0, deviation = 0.0;
+    for (size_t c = 0; c < stats.mean.size(); ++c) {
+      mean = std::hypot(mean, stats.mean[c]);
+      deviation = std::hypot(deviation, stats.std[c]);
+    }
+    const bool far = stats.count > 0 && mean > kFar * deviation && deviation > 0.0;
+    for (size_t c = 0; std::cmp_less(c, field.components); ++c) centres.push_back(far ? stats.mean[c] : 0.0);
+  }
+  return centres;
+}
+
+ComparedErrors MeshTask::compare(const Stream& stream, std::string_view split, const Sample& sample,
+                                 const Tensor& prediction, const Batch& batch,
+                                 const Normalizers& normalizers) const {
+  if (dataset.node_type_counts().empty()) return {};
+  const TrajectoryView view = dataset.trajectory(split, sample.trajectory);
+  const std::span<const int32_t> types = view.mesh().node_type;
+  const Normalizer spread = target_normalizer(*this, {});
+  const std::vector<float> expected = baseline_output(view, sample.frame);
+  const std::vector<double> columns = loss.column_weights(fields);
+  const Tensor target = to_host(batch.tensor("target"), stream);
+  const auto width = static_cast<size_t>(fields.outputs);
+  ComparedErrors sums;
+  dispatch_storage(target.dtype(), [&]<class T>() {
+    std::vector<T> ours, truth;
+    read_rows(prediction, ours);
+    read_rows(target, truth);
+    for (size_t i = 0; i < types.size(); ++i) {
+      const double of_type = fields.is_predicted(types[i]) ? loss.type_weight(types[i]) : 0.0;
+      for (size_t c = 0; of_type > 0.0 && c < width; ++c) {
+        const size_t at = i * width + c;
+        const double weight = of_type * columns[c], unit = spread.standard_deviation(c);
+        const double scale = normalizers.targets.standard_deviation(c);
+        const auto value = static_cast<double>(truth[at]);
+        const double error = scale / unit * (static_cast<double>(ours[at]) - value);
+        const double in_unit = normalizers.targets.mean(c) + scale * value;
+        const double missed = (in_unit - static_cast<double>(expected[at])) / unit;
+        sums += {weight * error * error, weight * missed * missed, weight};
+      }
+    }
+  });
+  return sums;
+}
+
 void MeshTask::advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
                        SampleScratch& scratch, FieldState& state) const {
   const auto width = static_cast<size_t>(fields.outputs);

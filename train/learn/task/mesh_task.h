@@ -4,9 +4,12 @@
 // MeshDynamics and SteadyField hold one; Task::mesh() gives it to programs that are about meshes.
 #pragma once
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/training_loss.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
+
+#include <cmath>
 
 namespace meshgrad {
 
@@ -50,6 +53,12 @@ class MeshTask {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
   DataError no_loss() const;
+  /// Compares the prediction of one sample, rows [nodes, outputs] on the host, with the sample's rows of a
+  /// batch without noise, and what the baseline predicts. Nothing for meshes in memory, which have no
+  /// statistics.
+  ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
+                         const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
+  static double error_of(double mean) { return std::sqrt(mean); }
   /// Empty normalisers, that learn from batches.
   Normalizers online_normalizers() const;
   /// From the data set's statistics: inputs over all nodes, the one-hot unchanged; current positions over
@@ -73,6 +82,11 @@ class MeshTask {
   FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
   /// [nodes, outputs]: means of the targets in the training split, over the nodes of a node's type.
   std::vector<float> mean_values(const MeshView& mesh) const;
+  /// [nodes, outputs]: what Evaluation::baseline predicts in place of the model's output.
+  std::vector<float> baseline_output(const TrajectoryView& trajectory, int64_t t) const;
+  /// By column of the targets: 0, or of a field whose mean over the predicted nodes of the training split is
+  /// more than 3 standard deviations from zero, this mean.
+  std::vector<double> centres() const;
 
   // Predictions.
   /// The state at frame t, from the data.

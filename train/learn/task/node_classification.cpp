@@ -50,6 +50,24 @@ std::string node_split_named(const Dataset& dataset, const std::string& asked) {
                      asked.empty() ? "none named" : toml_quoted(asked), "name one");
 }
 
+/// Values of a tensor on the host.
+std::vector<double> logits_of(const Tensor& logits) {
+  std::vector<double> values;
+  dispatch_storage(accumulator_of(logits.dtype()), [&]<class T>() {
+    std::vector<T> wide;
+    const std::span<const T> read = read_rows(logits, wide);
+    values.assign(read.begin(), read.end());
+  });
+  return values;
+}
+
+double cross_entropy(std::span<const double> logits, size_t label) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const double logit : logits) sum += std::exp(logit - most);
+  return most + std::log(sum) - logits[label];
+}
+
 }  // namespace
 
 NodeClassification::NodeClassification(const Dataset& data, const Config& config) : dataset(data) {
@@ -211,6 +229,26 @@ Normalizers NodeClassification::dataset_normalizers(const NoiseOptions&) const {
   return {Normalizer::fixed(mean, deviation), Normalizer(0), Normalizer(0), Normalizer(0)};
 }
 
+ComparedErrors NodeClassification::compare(const Stream&, std::string_view split, const Sample&,
+                                           const Tensor& prediction, const Batch&, const Normalizers&) const {
+  const std::vector<uint8_t> mask = mask_of(split), trained = mask_of("train");
+  const std::span<const int32_t> classes = labels();
+  const auto width = static_cast<size_t>(sizes.outputs);
+  const std::vector<double> rows = logits_of(prediction);
+  std::vector<double> frequent(width, 1.0);  // no class is impossible
+  for (size_t i = 0; i < trained.size(); ++i)
+    if (trained[i] != 0) frequent[static_cast<size_t>(classes[i])] += 1.0;
+  for (double& count : frequent) count = std::log(count);
+  ComparedErrors sums;
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == 0) continue;
+    const auto label = static_cast<size_t>(classes[i]);
+    sums += {cross_entropy(std::span(rows).subspan(i * width, width), label), cross_entropy(frequent, label),
+             1.0};
+  }
+  return sums;
+}
+
 Evaluation NodeClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
   const std::vector<uint8_t> mask = mask_of(options.split);
   const std::span<const int32_t> classes = labels();
@@ -220,12 +258,7 @@ Evaluation NodeClassification::evaluate(const TrainedModel& trained, const Evalu
   Tape tape(trained.runtime, Tape::Mode::evaluate);
   const Values values = forward(trained.model, tape, batch.graph);
   const Tensor logits = to_host(values.front().value(), trained.runtime.stream());
-  std::vector<double> rows;
-  dispatch_storage(accumulator_of(logits.dtype()), [&]<class T>() {
-    std::vector<T> wide;
-    const std::span<const T> read = read_rows(logits, wide);
-    rows.assign(read.begin(), read.end());
-  });
+  const std::vector<double> rows = logits_of(logits);
   const auto width = static_cast<size_t>(sizes.outputs);
   std::vector<int64_t> counts(width);
   double right = 0.0, entropy = 0.0, nodes = 0.0;
@@ -233,10 +266,7 @@ Evaluation NodeClassification::evaluate(const TrainedModel& trained, const Evalu
     if (mask[i] == 0) continue;
     const std::span<const double> row = std::span<const double>(rows).subspan(i * width, width);
     const auto label = static_cast<size_t>(classes[i]);
-    const double most = *std::ranges::max_element(row);
-    double sum = 0.0;
-    for (const double logit : row) sum += std::exp(logit - most);
-    entropy += most + std::log(sum) - row[label];
+    entropy += cross_entropy(row, label);
     right += std::ranges::max_element(row) == row.begin() + static_cast<std::ptrdiff_t>(label) ? 1.0 : 0.0;
     ++counts[label];
     nodes += 1.0;

@@ -6,6 +6,7 @@
 // (2017), section 3.1.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/recomputation.h>
@@ -48,6 +49,10 @@ class NodeClassification {
   /// Sum over the nodes of the split of the cross entropy of their class.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const;
+  /// Cross entropies of the split's nodes; the baseline says how frequent each class is in training.
+  ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
+                         const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
+  static double error_of(double mean) { return mean; }
   std::vector<GivenTensor> given(const Batch&) const { return {}; }
   NodeClassification for_validation() const { return *this; }
   Normalizers online_normalizers() const;

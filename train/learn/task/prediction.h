@@ -45,10 +45,13 @@ struct FieldError {
   std::string name, unit;
   double rmse = 0.0;  ///< root of the mean squared error
   double mae = 0.0;   ///< mean absolute error
-  /// |ours - truth| / |truth - FieldInfo::offset|, over everything compared; NaN where the truth is 0. The
-  /// offset, of fields far from zero, would make each error look small.
+  /// |ours - truth| / |truth - centre|, over everything compared; NaN where that is 0. The centre is 0, or of
+  /// a field far from zero (MeshTask::centres), such as a temperature in kelvin, its mean or
+  /// FieldInfo::offset: relative to its values each error would look small.
   double relative_l2 = 0.0;
-  double baseline_rmse = 0.0;  ///< of Evaluation::baseline for the same values; NaN without one
+  double baseline_rmse = 0.0;         ///< of Evaluation::baseline for the same values; NaN without one
+  double baseline_relative_l2 = 0.0;  ///< likewise
+  bool centred = false;               ///< the centre is not 0
 };
 
 struct EvaluateOptions {
@@ -59,7 +62,11 @@ struct EvaluateOptions {
   std::vector<int64_t> horizons = {};  ///< MeshDynamics: steps of DynamicsErrors::rollouts beside all; empty:
                                        ///< none, or of a Predictor its configuration's
   int64_t trajectories = 0;            ///< the first of the split; 0: all
+  int64_t steps = 0;                   ///< MeshDynamics: of rollouts, at most; 0: to the end of the data
   std::function<void(const std::string&)> progress;
+  /// MeshDynamics: asked before each step of a rollout; once it is true, the result is `stopped`. Of ranks
+  /// that compute each mesh together, it is asked on all of them, and says the same.
+  std::function<bool()> stop = {};
   /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
   /// the same result; null: this one alone. The result does not depend on their number.
   Ranks* ranks = nullptr;
@@ -102,6 +109,7 @@ struct Evaluation {
   std::string baseline = {};
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};
+  bool stopped = false;  ///< by EvaluateOptions::stop: the errors are of a part
 };
 
 }  // namespace meshgrad

@@ -85,6 +85,18 @@ class Task {
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return visit_shared([&](const auto& task) { return task.loss_weight(split, samples); });
   }
+  /// Compares a prediction of one sample, the rows that the model gives for it on the host, with the data, of
+  /// which `batch` has the sample's rows, and with the baseline. Validation reports error_of the sums.
+  ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
+                         const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const {
+    return visit_shared([&](const auto& task) {
+      return task.compare(stream, split, sample, prediction, batch, normalizers);
+    });
+  }
+  /// The figure of a mean of ComparedErrors: of tasks on meshes its root.
+  double error_of(double mean) const {
+    return visit_shared([&](const auto& task) { return task.error_of(mean); });
+  }
   /// The error of a batch whose loss weighs nothing.
   DataError no_loss() const {
     return visit_shared([](const auto& task) { return task.no_loss(); });

@@ -39,6 +39,9 @@ class TrainingLoss {
              const std::vector<Sample>& samples, uint64_t seed) const;
   /// Sum of the type weights of these samples' predicted nodes.
   double weight(const MeshTask& task, std::string_view split, const std::vector<Sample>& samples) const;
+  double type_weight(int64_t type) const;
+  /// By column of the targets.
+  std::vector<double> column_weights(const FieldSelection& fields) const;
   LossForm form(const Batch& batch) const;
   /// Whether the predicted change is penalised, and how.
   bool penalises() const { return config_.change_penalty > 0.0; }
@@ -47,13 +50,11 @@ class TrainingLoss {
   std::string describe_sampling(const MeshTask& task, std::string_view split, double visits) const;
 
  private:
-  double type_weight(int64_t type) const;
   bool weighs_rows() const;
   bool weighs_columns() const { return config_.weight != 1.0 || !config_.field_weights.empty(); }
   template <class T>
   void write_rows(const Batch& batch, const MeshTask& task, std::string_view split,
                   const std::vector<Sample>& samples, uint64_t seed) const;
-  std::vector<double> column_weights(const FieldSelection& fields) const;
 
   LossConfig config_;
 };

@@ -18,6 +18,7 @@
 #include <meshgrad/train/tools/program/progress.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -160,6 +161,14 @@ std::string types_text(const std::vector<int64_t>& counts) {
   return text;
 }
 
+/// Which values of the targets are given.
+std::string predicted_text(const std::vector<int64_t>& types, double share) {
+  if (share >= 1.0) return "at all nodes";
+  return fmt::format(
+      "at {:.1f} % of the nodes, of type {}; {:.1f} % of the targets are given, as in the data", 100 * share,
+      fmt::join(types, ", "), 100 * (1 - share));
+}
+
 std::string use_text(const Checked& checked) {
   const ConfigSummary& use = *checked.use;
   std::string text = fmt::format("task      {}{}\n", name_of(checked.config.task.name),
@@ -167,6 +176,9 @@ std::string use_text(const Checked& checked) {
   text += "nodes in  " + columns_text(use.columns.node_inputs) + "\n";
   text += "edges in  " + columns_text(use.columns.edge_inputs) + "\n";
   text += "outputs   " + columns_text(use.columns.outputs) + "\n";
+  if (use.predicted_share)
+    text += "predicted " + predicted_text(checked.config.data.predicted_types, *use.predicted_share) + "\n";
+  if (use.reach) text += "reach     " + reach_text(*use.reach) + "\n";
   text += fmt::format("samples   {} in {}, {} in {}\n", use.train_samples, checked.config.data.train_split,
                       use.valid_samples, checked.config.data.valid_split);
   if (use.memory) {
@@ -193,6 +205,11 @@ std::string to_text(const Checked& checked) {
                       summary.nodes_max, summary.edges_min, summary.edges_max);
   text +=
       fmt::format("degree    {} to {} edges a node, median {}\n", degree.least, degree.most, degree.median);
+  if (data.dim() > 0) {
+    text += "extent    " + extent_text(summary.extents) + "\n";
+    text += fmt::format("edges     {:.3g} to {:.3g} long, mean {:.3g}\n", summary.edge_length.least,
+                        summary.edge_length.most, summary.mean_edge_length);
+  }
   text += "types     " + types_text(summary.node_types) + " (nodes of all meshes)\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
   text += "fields    " + fields_text(data.fields()) + "\n";
@@ -237,8 +254,17 @@ Json use_json(const Checked& checked) {
             {"node_inputs", columns_json(use.columns.node_inputs)},
             {"edge_inputs", columns_json(use.columns.edge_inputs)},
             {"outputs", columns_json(use.columns.outputs)},
+            {"predicted_share", use.predicted_share ? Json(*use.predicted_share) : Json()},
             {"train_samples", use.train_samples},
             {"valid_samples", use.valid_samples}};
+  if (use.reach) {
+    json["reach"] = {{"edges", use.reach->edges},
+                     {"diameter", {{"min", use.reach->diameter_least}, {"max", use.reach->diameter_most}}},
+                     {"sources", Json::array()}};
+    for (const ReachSource& source : use.reach->sources)
+      json["reach"]["sources"].push_back(
+          {{"name", source.name}, {"distance", {{"min", source.least}, {"max", source.most}}}});
+  }
   if (use.memory) {
     json["memory"] = {{"device", name_of(use.memory->device)},
                       {"batch", use.memory->batch},
@@ -265,6 +291,11 @@ Json to_json(const Checked& checked) {
             {"edges", {{"min", summary.edges_min}, {"max", summary.edges_max}}},
             {"degree", {{"min", degree.least}, {"median", degree.median}, {"max", degree.most}}},
             {"degrees", summary.degrees},
+            {"extent", extent_json(summary.extents)},
+            {"edge_length",
+             {{"min", summary.edge_length.least},
+              {"mean", summary.mean_edge_length},
+              {"max", summary.edge_length.most}}},
             {"node_types", summary.node_types},
             {"splits", splits_json(data.splits())},
             {"fields", fields_json_of(summary)}};

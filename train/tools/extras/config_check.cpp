@@ -7,8 +7,10 @@
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/config_check.h>
+#include <meshgrad/train/tools/extras/field_roles.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace meshgrad {
 namespace {
@@ -38,7 +40,27 @@ int64_t count_samples(const MeshTask& task, const std::string& split, std::vecto
   return samples.size();
 }
 
-void check_types(const Dataset& dataset, const DataConfig& data, std::vector<Finding>& findings) {
+/// Types whose targets vary and are given by the data.
+void check_given(const Dataset& dataset, const Config& config, std::vector<Finding>& findings) {
+  const DataConfig& data = config.data;
+  const bool over_time = config.task.name == TaskName::mesh_dynamics;
+  std::vector<std::string> given;
+  for (const int64_t type : types_to_predict(dataset, data.inputs, data.targets, over_time)) {
+    if (!contains_type(data.predicted_types, type) && !contains_type(data.kinematic_types, type))
+      given.push_back(fmt::format("{}", type));
+  }
+  if (given.empty()) return;
+  findings.push_back(
+      {Severity::note, "data.predicted_types",
+       fmt::format("targets {} at nodes of type {}, which are not predicted",
+                   over_time ? "change over time" : "vary", listed(given)),
+       "there the values of the data are kept, and no error counts them; new data have to have "
+       "them, too",
+       fmt::format("add {} to data.predicted_types, unless they are prescribed", listed(given))});
+}
+
+void check_types(const Dataset& dataset, const DataConfig& data, ConfigSummary& summary) {
+  std::vector<Finding>& findings = summary.findings;
   const std::vector<double>& counts = dataset.node_type_counts();
   const auto count = [&](int64_t type) {
     return static_cast<size_t>(type) < counts.size() ? counts[static_cast<size_t>(type)] : 0;
@@ -52,6 +74,8 @@ void check_types(const Dataset& dataset, const DataConfig& data, std::vector<Fin
   for (size_t type = 0; type < counts.size(); ++type) {
     if (counts[type] > 0) present.push_back(fmt::format("{}", type));
   }
+  const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
+  if (all > 0) summary.predicted_share = predicted / all;
   const std::string remedy = fmt::format("set data.predicted_types; the data has {}", listed(present));
   if (predicted == 0) {
     findings.push_back({Severity::error, "data.predicted_types",
@@ -119,6 +143,19 @@ void check_memory(const Config& config, const Dataset& data, ConfigSummary& summ
                               "training ends in its first steps", remedy + "; meshgrad plan shows more"});
 }
 
+/// With few trajectories it is luck which of a run's models is the best on them.
+void check_validation(const Dataset& dataset, const Config& config, std::vector<Finding>& findings) {
+  constexpr int64_t kFew = 3, kEnough = 10;
+  const int64_t trained = dataset.size(config.data.train_split);
+  const int64_t validated = dataset.size(config.data.valid_split);
+  if (config.train.validate_every == 0 || trained < kEnough || validated >= kFew) return;
+  findings.push_back({Severity::warning, "data.valid_split",
+                      fmt::format("{} to validate on, and {} to train on",
+                                  counted(validated, "trajectory", "trajectories"), trained),
+                      "which model is the best on so few is largely luck",
+                      "convert with a larger share for validation, for example --split 0.7,0.15,0.15"});
+}
+
 }  // namespace
 
 ConfigSummary check_config(const Config& config, const Dataset& data) {
@@ -131,9 +168,14 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
     if (config.train.validate_every > 0)
       summary.valid_samples =
           count_samples(mesh->for_validation(), config.data.valid_split, summary.findings);
-    check_types(dataset, config.data, summary.findings);
+    check_types(dataset, config.data, summary);
+    check_validation(dataset, config, summary.findings);
+    check_given(dataset, config, summary.findings);
     describe_edges(data, dataset, config.data.train_split, summary.findings);
     if (mesh->world.any()) describe_world_edges(*mesh, summary.findings);
+    summary.reach = mesh_reach(config, data);
+    const std::optional<Finding> far = summary.reach ? reach_finding(config, *summary.reach) : std::nullopt;
+    if (far) summary.findings.push_back(*far);
   } else {
     summary.train_samples = task.samples(config.data.train_split).size();
     if (config.train.validate_every > 0) summary.valid_samples = task.samples(config.data.valid_split).size();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/extras/health.h>
+#include <meshgrad/train/tools/extras/reach.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
@@ -56,8 +57,9 @@ std::string doctor_json(const DoctorCommand& command, const std::vector<HealthCh
 }
 
 int run(const DoctorCommand& command, const GlobalOptions&) {
-  const std::vector<HealthCheck> checks =
+  std::vector<HealthCheck> checks =
       command.run.empty() ? examine_machine(command.folder) : examine_run(command.run);
+  if (!command.run.empty()) checks.push_back(examine_reach(command.run));
   if (command.json) {
     print_result(doctor_json(command, checks));
   } else {

@@ -91,6 +91,16 @@ bool same_values(const Dataset& dataset, const std::string& a, const std::string
 
 }  // namespace
 
+bool follows_positions(const std::string& name) {
+  std::string lower = name;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* other : {"constrain", "restrain"})
+    if (const size_t at = lower.find(other); at != std::string::npos)
+      lower.erase(at, std::string_view(other).size());
+  return std::ranges::any_of(std::array{"stress", "strain", "mises"},
+                             [&](const char* word) { return lower.find(word) != std::string::npos; });
+}
+
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field) {
   using Kind = FieldRole::Kind;
   const std::set<std::string> words = words_of(field.name);

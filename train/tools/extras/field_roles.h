@@ -21,6 +21,9 @@ struct FieldRole {
 /// on each mesh (a condition), or 0 but on nodes of one type, which are fewer than the others (a load).
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field);
 
+/// By its name, a value that follows from where the nodes are: DeepMind's plate has "stress".
+bool follows_positions(const std::string& name);
+
 /// Node types of the training split at which a target has to be predicted. Over time: types at which it
 /// changes. Else types at which it varies and is none of the inputs.
 std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<std::string>& inputs,

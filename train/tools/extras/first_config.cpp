@@ -6,13 +6,13 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/field_roles.h>
 #include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/extras/reach.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -25,17 +25,6 @@ constexpr int64_t kNodesPerBatch = 4096;    // small meshes are batched up to ab
 constexpr int64_t kEpochs = 40;
 constexpr int64_t kFewestSteps = 1000;
 constexpr int64_t kMostSteps = 100000;
-
-/// By its name, a value that follows from where the nodes are: DeepMind's plate has "stress".
-bool follows_positions(const std::string& name) {
-  std::string lower = name;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const char* other : {"constrain", "restrain"})
-    if (const size_t at = lower.find(other); at != std::string::npos)
-      lower.erase(at, std::string_view(other).size());
-  return std::ranges::any_of(std::array{"stress", "strain", "mises"},
-                             [&](const char* word) { return lower.find(word) != std::string::npos; });
-}
 
 template <class T>
 bool contains(const std::vector<T>& list, const T& value) {
@@ -64,11 +53,13 @@ class Guess {
     choose_network();
     choose_steps();
     choose_noise();
+    choose_precision();
     config = with_presets(config, chosen);
     const bool batch_is_set = std::ranges::any_of(chosen, [](const Preset& preset) {
       return std::ranges::any_of(preset.settings, [](auto text) { return text.starts_with("train.batch="); });
     });
     if (!batch_is_set) choose_batch();
+    note_reach();
     for (const Preset& preset : chosen) mark(preset);
     return std::move(first_);
   }
@@ -350,7 +341,14 @@ class Guess {
     model.width = size == 0 ? 32 : size == 1 ? 64 : 128;
     model.blocks = size == 0 ? 6 : size == 1 ? 8 : 15;
     reason("model.width", fmt::format("for about {:.1g} frames x nodes; the paper has 128", rows));
-    reason("model.blocks", "how many edges a message can travel; the paper has 15");
+  }
+
+  void note_reach() {
+    const std::optional<MeshReach> reach = mesh_reach(first_.config, dataset_);
+    if (!reach) return;
+    reason("model.blocks", reach_text(*reach) + "; the paper has 15");
+    if (const std::optional<Finding> far = reach_finding(first_.config, *reach))
+      first_.notes.push_back(fmt::format("{}: {}. To fix it, {}.", far->what, far->why, far->remedy));
   }
 
   int64_t samples() const { return std::max<int64_t>(1, over_time_ ? samples_in_time_ : frames_); }
@@ -421,6 +419,15 @@ class Guess {
   static double rounded(double value) {
     const double unit = std::pow(10.0, std::floor(std::log10(value)) - 1);
     return parse_number(fmt::format("{:.1e}", std::round(value / unit) * unit)).value();
+  }
+
+  void choose_precision() {
+    Config& config = first_.config;
+    const Device device = planned_device(config, PlanMode::predicted);
+    config.precision = precision_for(device);
+    if (config.precision != DType::f32)
+      reason("precision",
+             fmt::format("what suits {}; \"f32\" has more digits and takes longer", name_of(device)));
   }
 
   void choose_batch() {

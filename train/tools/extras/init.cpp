@@ -63,13 +63,15 @@ int run(const InitCommand& command, const GlobalOptions& globals) {
                   .fix = "choose another name, or delete that file"});
   }
   const Dataset dataset = Dataset::open(packed_file(command.data, globals));
-  const std::string text = to_toml(first_config(dataset, chosen, command.targets));
+  const FirstConfig first = first_config(dataset, chosen, command.targets);
+  const std::string text = to_toml(first);
   if (command.output.empty()) {
     print_result(text);
     return kExitOk;
   }
   write_file_atomically(command.output, text);
   if (globals.quiet) return kExitOk;
+  for (const std::string& note : first.notes) print_note("to do: " + note);
   if (chosen.empty()) print_note(preset_advice(gpu_bytes()));
   print_note(fmt::format("wrote {0}; next: meshgrad check {0}, then meshgrad train {0}", command.output));
   return kExitOk;

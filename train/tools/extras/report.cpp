@@ -8,6 +8,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/run_verdict.h>
 #include <meshgrad/train/tools/extras/page.h>
 #include <meshgrad/train/tools/extras/run_pictures.h>
 #include <meshgrad/train/tools/program/command.h>
@@ -171,8 +172,13 @@ Json describe_run(const fs::path& run) {
                "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"});
   json["memory"] = memory_by_tag(rows);
   json["step_memory"] = memory_over_step(run);
-  json["validation"] = columns(rows, "valid_loss", {"valid_loss"});
-  json["config"] = fs::exists(run / "config.resolved.toml") ? text_of(run / "config.resolved.toml") : "";
+  json["validation"] = columns(rows, "valid_loss", {"valid_loss", "valid_error", "valid_baseline"});
+  const fs::path resolved = run / "config.resolved.toml";
+  const Config config =
+      fs::exists(resolved) ? parse_saved_config(text_of(resolved), resolved.string()) : Config();
+  const RunVerdict verdict = verdict_of(rows, config);
+  json["verdict"] = {{"kind", name_of(verdict.kind)}, {"text", verdict.text}};
+  json["config"] = fs::exists(resolved) ? text_of(resolved) : "";
   json["environment"] = nullptr;
   if (fs::exists(run / "environment.json"))
     json["environment"] = Json::parse(text_of(run / "environment.json"), nullptr, false);

@@ -9,6 +9,7 @@
 #include <meshgrad/train/learn/run/run_event.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/learn/run/run_start.h>
+#include <meshgrad/train/learn/run/run_verdict.h>
 #include <meshgrad/train/tools/extras/health.h>
 #include <meshgrad/train/tools/program/progress.h>
 
@@ -105,6 +106,7 @@ RunFacts facts_of(const std::filesystem::path& run) {
     facts.checkpoint_step = step_of_checkpoint(run / "checkpoints" / fmt::format("{}.safetensors", name));
     facts.resume = name == std::string_view("last") ? "--resume" : "--resume --checkpoint best";
   }
+  facts.last_step = facts.checkpoint_step.value_or(0.0);  // whose line may not be written
   for (const Row& row : facts.rows) facts.last_step = std::max(facts.last_step, row.at("step"));
   // While online normalisers warm up nothing is trained: such lines have no loss.
   const auto warmup = static_cast<double>(facts.config.normalize.warmup_steps);
@@ -185,7 +187,7 @@ HealthCheck check_memory(const RunFacts& run) {
                   memory_text(reserved.value.back()), waste.empty() ? 0.0 : 100.0 * waste.value.back());
   // Memory is reserved in segments of megabytes, which a small model cannot fill.
   constexpr double kGrowth = 1.05, kWaste = 0.15, kFewBytes = 32.0 * 1048576.0;
-  if (peaks.value.size() > 2 && last > kGrowth * first) {
+  if (peaks.value.size() > 2 && last > kGrowth * first && last - first > kFewBytes) {
     check.verdict = Verdict::note;
     check.found +=
         fmt::format("; the peak grew by {:.0f} % since epoch {}", 100.0 * (last / first - 1.0), from + 1);
@@ -212,6 +214,13 @@ bool too_few(HealthCheck& check, const Series& series, size_t needed, std::strin
   return true;
 }
 
+/// What to do about gradients that are too large.
+std::string clip_advice(const Config& config) {
+  return config.train.clip_norm == 0.0
+             ? "set train.clip_norm"
+             : fmt::format("set train.clip_norm below {:.3g}", config.train.clip_norm);
+}
+
 /// The lowest loss before a step.
 std::string lowest(const Series& loss, double before) {
   const auto end = std::ranges::lower_bound(loss.step, before) - loss.step.begin();
@@ -228,7 +237,8 @@ HealthCheck check_loss(const RunFacts& run) {
     if (!row.contains("loss") || std::isfinite(row.at("loss"))) continue;
     check.verdict = Verdict::bad;
     check.found = fmt::format("not finite at step {:.0f}", row.at("step"));
-    check.remedy = "lower optimizer.lr, set train.clip_norm, and run meshgrad check CONFIG on the data";
+    check.remedy = fmt::format("lower optimizer.lr, {}, and run meshgrad check CONFIG on the data",
+                               clip_advice(run.config));
     check.gain = lowest(loss, row.at("step"));
     return check;
   }
@@ -253,48 +263,56 @@ HealthCheck check_loss(const RunFacts& run) {
   if (then < 0.95 * first && now < 2.0 * then && !diverged) return check;
   check.verdict = Verdict::bad;
   if (diverged) check.found += fmt::format(", {:.3g} in the first line", loss.value.front());
-  check.remedy = diverged ? "the run has diverged: lower optimizer.lr, and set train.clip_norm"
-                 : then < 0.95 * first
-                     ? "the loss rises again: lower optimizer.lr, or set train.clip_norm lower"
-                     : "the loss does not fall: change optimizer.lr (a factor of 3), lower "
-                       "train.noise, and run meshgrad check CONFIG";
+  const std::string clip = clip_advice(run.config);
+  check.remedy = diverged              ? "the run has diverged: lower optimizer.lr, and " + clip
+                 : then < 0.95 * first ? "the loss rises again: lower optimizer.lr, or " + clip
+                                       : "the loss does not fall: change optimizer.lr (a factor of 3), lower "
+                                         "train.noise, and run meshgrad check CONFIG";
   check.gain = lowest(loss, run.last_step + 1.0);
   return check;
 }
 
+/// As `train` says at a run's end.
 HealthCheck check_validation(const RunFacts& run) {
   HealthCheck check{.name = "validation"};
-  const Series valid = run.series("valid_loss");
-  if (too_few(check, valid, 2, "validation")) {
-    if (run.config.train.validate_every == 0) {
-      check.remedy = "set train.validate_every";
-      check.gain = "the checkpoint that is best on other data, and this check";
-    }
+  const RunVerdict verdict = verdict_of(run.rows, run.config);
+  using Kind = RunVerdict::Kind;
+  check.found = verdict.text;
+  if (verdict.kind == Kind::unknown) {
+    check.verdict = Verdict::unknown;
+    if (run.config.train.validate_every > 0) return check;
+    check.remedy = "set train.validate_every";
+    check.gain = "the checkpoint that is best on other data, and this check";
     return check;
   }
-  const auto best = std::ranges::min_element(valid.value);
-  const double at = valid.step[static_cast<size_t>(best - valid.value.begin())];
-  check.found = fmt::format("{:.3g} at first, best {:.3g} at step {:.0f}, {:.3g} now", valid.value.front(),
-                            *best, at, valid.value.back());
-  if (best == valid.value.begin()) {
-    check.verdict = Verdict::bad;
+  const Series loss = run.series("loss"), errors = run.series("valid_error");
+  const bool loss_fell = !loss.empty() && loss.value.back() < loss.value.front();
+  constexpr double kHardly = 0.8;
+  if (verdict.useless() || verdict.ratio > kHardly) {
+    check.verdict = verdict.useless() ? Verdict::bad : Verdict::note;
+    if (!verdict.useless()) check.found += ", hardly less than it";
+    const bool improves = verdict.kind != Kind::not_finite && verdict.best_step == verdict.last_step;
     check.remedy =
-        "nothing was learned that holds for other data: lower optimizer.lr, or see in meshgrad check CONFIG "
-        "whether the splits differ";
-    const Series loss = run.series("loss");
-    if (!loss.empty() && loss.value.back() < loss.value.front()) {
-      check.gain = fmt::format("at most {:.0f} %, by which the training loss fell",
-                               100.0 * (1.0 - loss.value.back() / loss.value.front()));
-    } else {
-      check.gain = "none before the training loss falls";
-    }
+        verdict.kind == Kind::not_finite ? "lower optimizer.lr, and run meshgrad check CONFIG on the data"
+        : improves && loss_fell
+            ? "the error still falls: train longer (train.steps); if it stays high, see in meshgrad check "
+              "CONFIG what the model reads and how far its blocks reach"
+            : "lower optimizer.lr, or see in meshgrad check CONFIG whether the splits differ, what the model "
+              "reads and how far its blocks reach";
+    check.gain = loss_fell ? fmt::format("at most {:.0f} %, by which the training loss fell",
+                                         100.0 * (1.0 - loss.value.back() / loss.value.front()))
+                           : "none before the training loss falls";
     return check;
   }
-  if (valid.value.back() <= 1.1 * *best) return check;
+  const double best = *std::ranges::min_element(errors.value), now = errors.value.back();
+  if (now <= 1.1 * best) return check;
   check.verdict = Verdict::note;
+  check.found += fmt::format("; validation error {:.3g} now, {:.3g} at best", now, best);
   check.remedy = "use checkpoints/best, as evaluate does; set train.patience to end such a run earlier";
-  check.gain = fmt::format("a validation loss lower by {:.0f} %, and {:.0f} steps less",
-                           100.0 * (1.0 - *best / valid.value.back()), run.last_step - at);
+  check.gain = fmt::format(
+      "an error lower by {:.0f} %, and {:.0f} steps less", 100.0 * (1.0 - best / now),
+      run.last_step -
+          errors.step[static_cast<size_t>(std::ranges::min_element(errors.value) - errors.value.begin())]);
   return check;
 }
 

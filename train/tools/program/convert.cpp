@@ -58,6 +58,7 @@ std::string to_json(const ConvertReport& report) {
       {"edges", {{"min", report.edges_min}, {"mean", report.edges_mean}, {"max", report.edges_max}}},
       {"node_types", report.node_types},
       {"dim", report.dim},
+      {"extent", extent_json(report.extents)},
       {"directed", report.directed},
       {"dt", report.dt},
       {"fields", fields_json(report.fields)},
@@ -83,6 +84,7 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
   text += fmt::format("nodes     {:.0f} on average ({} to {}), directed edges {:.0f} ({} to {})\n",
                       report.nodes_mean, report.nodes_min, report.nodes_max, report.edges_mean,
                       report.edges_min, report.edges_max);
+  if (!report.extents.empty()) text += "extent    " + extent_text(report.extents) + "\n";
   text += "fields    " + fields_text(report.fields) + "\n";
   text += "splits    " + splits_text(report.splits) + "\n";
   for (const std::string& line : read_lines(report.read)) text += "read      " + line + "\n";

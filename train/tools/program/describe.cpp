@@ -156,6 +156,21 @@ std::string fields_text(const std::vector<FieldInfo>& fields) {
 
 std::string dimensions_text(int dim) { return dim == 0 ? "without positions" : fmt::format("in {}-D", dim); }
 
+std::string extent_text(const std::vector<MeshExtent>& axes) {
+  std::string text;
+  for (const MeshExtent& axis : axes) {
+    const std::string least = fmt::format("{:.4g}", axis.least), most = fmt::format("{:.4g}", axis.most);
+    text += fmt::format("{}{}", text.empty() ? "" : " by ", least == most ? least : least + " to " + most);
+  }
+  return text + " (sizes of meshes along the axes)";
+}
+
+nlohmann::ordered_json extent_json(const std::vector<MeshExtent>& axes) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const MeshExtent& axis : axes) list.push_back({{"min", axis.least}, {"max", axis.most}});
+  return list;
+}
+
 std::string splits_text(const std::vector<SplitInfo>& splits) {
   std::string text;
   for (const SplitInfo& split : splits) {

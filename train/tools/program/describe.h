@@ -16,6 +16,10 @@ namespace meshgrad::cli {
 std::string fields_text(const std::vector<FieldInfo>& fields);
 /// "in 2-D", "without positions".
 std::string dimensions_text(int dim);
+/// "1.6 to 2.2 by 1 (sizes of meshes along the axes)".
+std::string extent_text(const std::vector<MeshExtent>& axes);
+/// A list of {min, max}.
+nlohmann::ordered_json extent_json(const std::vector<MeshExtent>& axes);
 /// "train 8, valid 1, test 1", in trajectories.
 std::string splits_text(const std::vector<SplitInfo>& splits);
 

@@ -24,6 +24,8 @@ std::string losses_text(const RunState& state) {
   add("training", state.optimizer.last_loss);
   add("validation", state.last_valid_loss);
   add("best validation", state.best_valid_loss, fmt::format(" (step {})", state.best_step));
+  add("validation error", state.last_valid_error);
+  add("best", state.best_valid_error, fmt::format(" (step {})", state.best_step));
   add("rollouts", state.last_valid_rollout);
   if (text.empty()) text = "none yet";
   if (state.step > 0 && !std::isfinite(state.optimizer.last_loss)) text += ", the last one is not finite";

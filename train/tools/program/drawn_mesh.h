@@ -22,6 +22,8 @@ class DrawnMesh {
   const MeshView& view() const { return view_; }
   /// From a value of each node of the mesh, to one of each node of view().
   std::vector<float> values(std::span<const float> of_nodes) const;
+  /// The node of the mesh whose value a node of view() shows.
+  int32_t node_of(int32_t drawn) const { return nodes_.empty() ? drawn : nodes_[static_cast<size_t>(drawn)]; }
 
  private:
   MeshView view_;

@@ -58,6 +58,11 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
   const std::vector<std::string> worse = fields_worse_than_baseline(fields);
   std::string text =
       note_lines(fmt::format("baseline: {}; /baseline is RMSE over that of the baseline", baseline));
+  std::vector<std::string> centred;
+  for (const FieldError& field : fields)
+    if (field.centred) centred.push_back(field.name);
+  if (!centred.empty())
+    text += note_lines("far from zero, so that relative L2 is relative to the variation: " + listed(centred));
   if (!worse.empty()) text += note_lines("worse than the baseline: " + listed(worse));
   return text;
 }

@@ -20,7 +20,8 @@ std::string errors_lines(const std::vector<FieldError>& fields, std::string_view
 
 /// Fields whose RMSE is not at most that of the baseline: larger, or NaN.
 std::vector<std::string> fields_worse_than_baseline(const std::vector<FieldError>& fields);
-/// What the baseline is (Evaluation::baseline), and which fields are worse, as notes.
+/// What the baseline is (Evaluation::baseline), which fields are worse, and which are far from zero, as
+/// notes.
 std::string baseline_notes(std::string_view baseline, const std::vector<FieldError>& fields);
 
 /// "note      TEXT", wrapped to 80 columns.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
-#include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
@@ -28,10 +30,35 @@ struct EvaluateCommand {
   bool json = false;
 };
 
-std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
+RunState state_of(const std::filesystem::path& checkpoint) {
+  const SafetensorsFile file = open_checkpoint(checkpoint);
+  return read_run_state(file.view(), checkpoint_config(checkpoint));
+}
+
+/// What a user should know of last.safetensors beside the best, which is evaluated; empty: nothing.
+std::string note_of_last(const EvaluateCommand& command, const std::filesystem::path& best) {
+  const std::filesystem::path last = best.parent_path() / "last.safetensors";
+  if (command.checkpoint != "best" || !path_exists(last)) return "";
+  try {
+    const RunState ours = state_of(best), theirs = state_of(last);
+    const bool rolled = std::isfinite(ours.last_valid_rollout) && std::isfinite(theirs.last_valid_rollout);
+    const double best_figure = rolled ? ours.last_valid_rollout : ours.last_valid_error;
+    const double last_figure = rolled ? theirs.last_valid_rollout : theirs.last_valid_error;
+    if (!(last_figure < best_figure)) return "";
+    return fmt::format(
+        "checkpoints/last, of step {}, is better in validation: {} {:.4g} against {:.4g}; evaluate it with "
+        "--checkpoint last",
+        theirs.step, rolled ? "relative error of rollouts" : "error", last_figure, best_figure);
+  } catch (const DataError&) {
+    return "";  // a damaged last is no matter of the best
+  }
+}
+
+std::string to_json(const Evaluation& e, int64_t checkpoint_step, bool last_is_better) {
   nlohmann::ordered_json json{{"split", e.split},
                               {"trajectories", e.trajectories},
                               {"checkpoint_step", checkpoint_step},
+                              {"last_is_better", last_is_better},
                               {"targets", e.targets},
                               {"fields", errors_json(e.fields)}};
   for (const Metric& metric : e.metrics) json["metrics"][metric.name] = metric.value;
@@ -101,10 +128,11 @@ int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
   if (!together) options.ranks = &ranks;
   const Evaluation result = evaluate(predictor, options);
   if (!ranks.first()) return kExitOk;
+  const std::string note = note_of_last(command, checkpoint);
   if (command.json) {
-    print_result(to_json(result, predictor.step()));
+    print_result(to_json(result, predictor.step(), !note.empty()));
   } else {
-    print_text(to_text(result, predictor.step()));
+    print_text(to_text(result, predictor.step()) + (note.empty() ? "" : note_lines(note)));
   }
   return kExitOk;
 }

@@ -43,7 +43,7 @@ std::string base64(std::span<const std::byte> bytes) {
 
 bool has_mark(const std::filesystem::path& file) {
   constexpr std::size_t kHead = 1024;
-  return read_file(file, kHead).find(kMark) != std::string::npos;
+  return read_file(file, kHead).find(kMarkWords) != std::string::npos;
 }
 
 std::string svg_start(double width, double height) {

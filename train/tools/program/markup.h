@@ -15,7 +15,8 @@ std::string escape_markup(std::string_view text);
 /// RFC 4648, with padding.
 std::string base64(std::span<const std::byte> bytes);
 
-/// A comment near the beginning of each VTU, PVD and SVG file that is written here.
+/// Near the beginning of each file of a prediction; in VTU, PVD and SVG files as a comment, kMark.
+inline constexpr std::string_view kMarkWords = "written by meshgrad";
 inline constexpr std::string_view kMark = "<!-- written by meshgrad -->\n";
 bool has_mark(const std::filesystem::path& file);
 

@@ -2,10 +2,10 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/planning/measured_step.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
-#include <meshgrad/train/learn/task/upload.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
 #include <fmt/format.h>
@@ -83,6 +83,23 @@ std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, 
   return bound;
 }
 
+/// Of what fits, in the configuration's precision if anything does, what takes least time; what recomputes
+/// takes more.
+void recommend(MemoryPlan& plan) {
+  for (const bool other : {false, true}) {
+    for (int i = 0; i < 4; ++i) {
+      const MemoryPlan::Choice& choice = plan.choices[static_cast<size_t>(i)];
+      if (!choice.fits || ((i >= 2) != plan.narrow) != other) continue;
+      const auto faster = [&](const MemoryPlan::Choice& than) {
+        return choice.bound && than.bound && choice.bound->ms < than.bound->ms;
+      };
+      if (plan.recommended < 0 || faster(plan.choices[static_cast<size_t>(plan.recommended)]))
+        plan.recommended = i;
+    }
+    if (plan.recommended >= 0) return;
+  }
+}
+
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
   constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
   for (int i = 0; i < 4; ++i) {
@@ -104,9 +121,10 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
     choice.batch_size = memory_budget(probe, chosen, plan.room, correction).batch_size;
     choice.fits = choice.predicted.reserved + correction <= plan.usable &&
                   (choice.measured || plan.mode == PlanMode::predicted);
-    if (choice.fits && plan.recommended < 0) plan.recommended = i;
     plan.choices.push_back(std::move(choice));
   }
+  plan.narrow = has_16_bits(config);
+  recommend(plan);
 }
 
 /// Powers of two that the data has frames for, and what the configuration says.
@@ -188,36 +206,22 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
                            config.data.train_split);
 }
 
+/// What a run takes into account beside memory.
+std::string describe_auto_batch(int64_t samples) {
+  return fmt::format(
+      "this batch is what fits; train.batch = \"auto\" takes at most an eighth of the split, {} of {} samples, "
+      "and what a step computes in {} s",
+      std::max<int64_t>(1, samples / kBatchesOfSplit), samples, kMostStepSeconds);
+}
+
 }  // namespace
 
 StepMemory measured_memory(const StepProbe& probe, const Config& config) {
-  RuntimeOptions options = dry_options(config, probe.device());
-  options.dry = false;
-  options.allocator = config.memory;
-  options.allocator.history = 0;
-  ProbedStep step(std::move(options), config, probe.dataset());
-  Runtime& runtime = step.runtime;
-  const Task& task = step.task;
-  runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
-
-  const std::string& split = config.data.train_split;
-  const std::vector<Sample> samples = largest_samples(config, task);
-  Normalizers normalizers = task.online_normalizers();
-  const BatchLayout layout = step.steps.layout(task.shape(split, samples));
-  Uploader uploader(runtime, 2, layout.bytes());
-  SampleScratch scratch;
+  MeasuredStep step(probe, config);
   // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
   // second.
   constexpr int kSteps = 3;
-  for (int run = 0; run < kSteps; ++run) {
-    const StoragePtr staged = uploader.stage(layout.bytes());
-    const Batch batch = layout.batch(staged);
-    task.write(batch, split, samples, {}, normalizers, false, scratch);
-    *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config.train.batch);
-    step.steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
-    step.steps.update();
-  }
-  runtime.stream().synchronize();
+  for (int run = 0; run < kSteps; ++run) step.run();
   return step.memory();
 }
 
@@ -266,6 +270,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.budget = memory_budget(probe, config, plan.room);
   const bool chosen = config.train.batch != kAutoBatch;
   plan.batch = chosen ? config.train.batch : std::max(config.plan.min_batch, plan.budget.batch_size);
+  if (!chosen) plan.notes.push_back(describe_auto_batch(task.samples(config.data.train_split).size()));
   const Config step = with_batch(config, plan.batch);
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
@@ -286,6 +291,21 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.budget = memory_budget(probe, config, plan.room, correction);
   }
   plan.budget.mode = plan.mode;
+  if (options.time && plan.device.kind == DeviceKind::cpu && !options.mesh &&
+      needed_bytes(config, plan.step) <= plan.usable) {
+    constexpr int kSteps = 10;
+    constexpr double kLimit = 30.0;
+    plan.step_seconds = MeasuredStep(probe, step).seconds(kSteps, kLimit);
+    if (!std::isfinite(*plan.step_seconds)) {
+      plan.step_seconds.reset();
+      plan.notes.push_back(fmt::format("a step takes more than {} s on this CPU", kLimit));
+    }
+    plan.steps = config.train.steps;
+    if (config.train.epochs > 0) {
+      const int64_t samples = config.train.epochs * task.samples(config.data.train_split).size();
+      plan.steps = (samples - 1) / (plan.batch * config.train.accumulate) + 1;
+    }
+  }
   plan.fits = needed_bytes(config, plan.step) <= plan.usable;
   add_choices(plan, probe, config);
   add_grid(plan, probe, config, correction);

@@ -40,6 +40,8 @@ struct MemoryPlan {
   std::string peaks;               ///< the device whose stated peaks `bound` is of; empty: none
   std::optional<StepBound> bound;  ///< of the step above, on a GPU
   BatchShape bounded;              ///< what `bound` is of: all `batch` samples together
+  std::optional<double> step_seconds;  ///< of the step above, measured; only with PlanOptions::time, on a CPU
+  int64_t steps = 0;                   ///< of a run, where that is known
   /// What `bound` counts, of each node: as many as frames of the data have on average, at most the room;
   /// without data the room.
   double world_edges_per_node = 0.0;
@@ -55,7 +57,8 @@ struct MemoryPlan {
     bool fits = false;       ///< `batch` does, with cached memory
   };
   std::vector<Choice> choices;
-  int recommended = -1;  ///< the first choice that fits; -1: none
+  bool narrow = false;   ///< the configuration's precision has 16 bits
+  int recommended = -1;  ///< what fits in the configuration's precision, or else in another; -1: none
 
   struct Cell {
     int64_t batch = 0, steps = 1;
@@ -70,6 +73,7 @@ struct PlanOptions {
   PlanMode mode = PlanMode::predicted;
   int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
   std::string peaks = "h200";  ///< see device_peaks; only for a GPU
+  bool time = false;           ///< also on a CPU: by ten measured steps, in either mode
   std::optional<PlannedMesh>
       mesh;                     ///< instead of the data that the configuration names; predicted plans only
   std::optional<Dataset> data;  ///< what it names, where that is open already

@@ -157,8 +157,8 @@ class NewTrajectory {
     return now;
   }
 
-  /// Targets and node types as a VTU file.
-  void write(const fs::path& path, double time, int64_t t) const {
+  /// Targets and node types, to a VTU file if there is a path, and to the tables.
+  void write(const fs::path& path, double time, int64_t t, PredictionTables& tables) const {
     const MeshView& mesh = trajectory_.mesh();
     const DataConfig& config = predictor_.config().data;
     std::vector<std::vector<float>> columns;
@@ -175,6 +175,8 @@ class NewTrajectory {
       points.push_back({target.name, target.components, {}, offset});
     }
     for (size_t i = 0; i < points.size(); ++i) points[i].values = columns[i];
+    tables.add(time, points);
+    if (path.empty()) return;
     PointField positions;
     std::vector<float> given;  // by an input
     if (const std::string& name = config.world_position; fields_.is_target(name)) {
@@ -317,21 +319,30 @@ class NewDataWriter {
 
   NewDataFiles write(std::span<const NewData> all) {
     int64_t total = 0, done = 0;
+    std::vector<SourceOfMesh> meshes;
     for (const NewData& one : all) {
       NewFields(predictor_, one.data).check();
       total += one.data.trajectories();
+      for (int64_t i = 0; i < one.data.trajectories() && !options_.outputs.probes.empty(); ++i) {
+        const TrajectoryView trajectory = one.data.trajectory(i);
+        meshes.push_back({source_of(one.path, one.data, trajectory), trajectory.mesh()});
+      }
       inputs_.push_back(one.path);
     }
+    for (std::string& note : check_probes(options_.outputs.probes, meshes)) notes_.insert(std::move(note));
     begin_folder(
         options_.directory, [](const std::string&) { return false; }, inputs_);
-    for (const auto& [data, path] : all) {
+    for (const auto& [data, path, names] : all) {
       const NewFields fields(predictor_, data);
       for (int64_t i = 0; i < data.trajectories(); ++i) {
         const TrajectoryView trajectory = data.trajectory(i);
         NewTrajectory on(predictor_, fields, trajectory, options_.trained, notes_, seen_);
         const bool single = data.trajectories() == 1;
-        source_ = single ? path.string() : fmt::format("{}: {}", path.string(), trajectory.name());
-        const std::string name = single ? name_of(path) : std::string(trajectory.name());
+        source_ = source_of(path, data, trajectory);
+        const bool named = static_cast<size_t>(i) < names.size() && !names[static_cast<size_t>(i)].empty();
+        const std::string name = single  ? name_of(path)
+                                 : named ? names[static_cast<size_t>(i)]
+                                         : std::string(trajectory.name());
         fields.over_time() ? roll_out(on, names_.take(name)) : predict(on, name);
         if (!fields.over_time() && options_.progress) options_.progress(++done, total);
       }
@@ -359,11 +370,24 @@ class NewDataWriter {
       on.set(t);
       predictor_.predict();
       const std::string frame = trajectory.frames() > 1 ? fmt::format("_{:05}", t) : "";
-      const fs::path file = options_.directory / (names_.take(name, frame) + ".vtu");
-      check_prediction(file, inputs_);
-      on.write(file, 0.0, t);
-      files_.files.push_back({source_, file, 1});
+      const fs::path stem = options_.directory / names_.take(name, frame);
+      const fs::path file = options_.outputs.vtu ? fs::path(stem.string() + ".vtu") : fs::path();
+      std::vector<fs::path> written = PredictionTables::files(stem, options_.outputs);
+      if (!file.empty()) written.insert(written.begin(), file);
+      for (const fs::path& path : written) check_prediction(path, inputs_);
+      PredictionTables tables = tables_of(trajectory, 1);
+      on.write(file, 0.0, t, tables);
+      tables.write(stem);
+      for (const fs::path& path : written) files_.files.push_back({source_, path, 1});
     }
+  }
+
+  PredictionTables tables_of(const TrajectoryView& trajectory, int64_t frames) const {
+    return {trajectory.mesh(), options_.outputs, source_, predictor_.targets(), frames};
+  }
+
+  static std::string source_of(const fs::path& path, const Dataset& data, const TrajectoryView& trajectory) {
+    return data.trajectories() == 1 ? path.string() : fmt::format("{}: {}", path.string(), trajectory.name());
   }
 
   void roll_out(NewTrajectory& on, const std::string& name) {
@@ -388,13 +412,18 @@ class NewDataWriter {
                        "remove it, or choose another -o");
     begin_folder(
         folder,
-        [](const std::string& file) { return file == kSeries || is_numbered(file, "frame_", ".vtu"); },
+        [](const std::string& file) {
+          const std::vector<fs::path> tables = PredictionTables::files(kStem, {true, true, {Probe()}, true});
+          return file == kSeries || is_numbered(file, "frame_", ".vtu") ||
+                 std::ranges::find(tables, fs::path(file)) != tables.end();
+        },
         inputs_);
+    PredictionTables tables = tables_of(trajectory, steps + 1);
     std::vector<PvdEntry> entries;
     const auto write = [&](int64_t step) {
       const double time = static_cast<double>(step) * dt;
       entries.push_back({time, fmt::format("frame_{:05}.vtu", step)});
-      on.write(folder / entries.back().file, time, first + step);
+      on.write(options_.outputs.vtu ? folder / entries.back().file : fs::path(), time, first + step, tables);
     };
     on.set(first);
     write(0);
@@ -408,8 +437,13 @@ class NewDataWriter {
       write(step);
       if (options_.progress) options_.progress(step, steps);
     }
-    write_pvd(folder / kSeries, entries);
-    files_.files.push_back({source_, folder / kSeries, steps});
+    tables.write(folder / kStem);
+    if (options_.outputs.vtu) {
+      write_pvd(folder / kSeries, entries);
+      files_.files.push_back({source_, folder / kSeries, steps});
+    }
+    for (const fs::path& table : PredictionTables::files(folder / kStem, options_.outputs))
+      files_.files.push_back({source_, table, steps});
   }
 
   /// Frames that the model reads have to be as far apart as in training.
@@ -430,6 +464,7 @@ class NewDataWriter {
   }
 
   static constexpr const char* kSeries = "rollout.pvd";
+  static constexpr const char* kStem = "rollout";
   MeshPredictor& predictor_;
   const NewDataOptions& options_;
   std::optional<BoundaryTable> table_;

@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/tools/program/prediction_tables.h>
 
 #include <filesystem>
 #include <functional>
@@ -25,20 +26,23 @@ struct NewBoundary {
 struct NewData {
   Dataset data;
   std::filesystem::path path;  ///< as the user names it
+  /// Of several trajectories: the names that files get; empty ones, or none: TrajectoryView::name.
+  std::vector<std::string> names = {};
 };
 
 struct NewDataOptions {
   std::filesystem::path directory;
   int64_t steps = 0;  ///< of rollouts; 0: to the end of the data
   NewBoundary boundary;
+  PredictionOutputs outputs;
   std::optional<TrainingData> trained;  ///< of the checkpoint
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
-/// What was written of one trajectory.
+/// A file that was written of one trajectory.
 struct NewDataFile {
   std::string source;          ///< NewData::path, and of several trajectories TrajectoryView::name
-  std::filesystem::path file;  ///< NAME.vtu of steady fields, NAME/rollout.pvd of a rollout
+  std::filesystem::path file;  ///< NAME.vtu of steady fields, NAME/rollout.pvd of a rollout, or a table of it
   int64_t frames = 0;          ///< predicted
 };
 
@@ -52,7 +56,8 @@ struct NewDataFiles {
 /// first frames are read. Files are named after the source; no file of `data` is replaced. Fields are the
 /// targets, and node_type; at nodes that are not predicted, of steady fields that the data does not have,
 /// they are nan. Throws DataError for fields, units, node types or dimensions that are not those of the
-/// model, and for fewer frames than it reads or `boundary` needs; ConfigError for `steps` that nothing says.
+/// model, for fewer frames than it reads or `boundary` needs, and for a probe that is in none of the meshes;
+/// ConfigError for `steps` that nothing says.
 NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const NewData> data,
                               const NewDataOptions& options);
 

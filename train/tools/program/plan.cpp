@@ -56,12 +56,15 @@ int run(const PlanCommand& command, const GlobalOptions&) {
   config.memory = allocator_options_from_environment(config.memory);
   const std::optional<int64_t> bytes = parse_size(command.device_memory);
   if (!bytes) {
-    throw invalid_argument("--device-memory", "a size with a unit", "\"" + command.device_memory + "\"",
-                           "for example --device-memory 8GiB");
+    const bool lacks = parse_size(command.device_memory + "iB").has_value();  // "16G"
+    throw invalid_argument("--device-memory", "a size with a unit: GiB of 2^30 bytes, GB of 10^9, MiB or MB",
+                           "\"" + command.device_memory + "\"",
+                           "write --device-memory " + (lacks ? command.device_memory + "iB" : "8GiB"));
   }
   const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
                             .device_memory = *bytes,
                             .peaks = command.peaks,
+                            .time = true,
                             .mesh = mesh_of(command)};
   const auto print = [&](const auto& plan) {
     if (command.json) {

@@ -2,6 +2,7 @@
 // A memory plan as text and as JSON.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/tools/program/plan_text.h>
+#include <meshgrad/train/tools/program/progress.h>
 
 #include <fmt/format.h>
 
@@ -30,6 +31,12 @@ std::string bound_lines(const MemoryPlan& plan) {
       plan.bound->work.bytes / 1e9);
 }
 
+std::string time_line(const MemoryPlan& plan) {
+  return fmt::format("time: {:.3g} s a step, by ten measured steps on this CPU: {} for {} steps\n",
+                     *plan.step_seconds,
+                     duration_text(*plan.step_seconds * static_cast<double>(plan.steps)), plan.steps);
+}
+
 std::string table(const MemoryPlan& plan) {
   const auto row = [&](std::string_view name, int64_t bytes) {
     return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
@@ -52,6 +59,7 @@ std::string table(const MemoryPlan& plan) {
                         mebibytes(plan.room.context));
   text += "\n";
   if (plan.bound) text += bound_lines(plan);
+  if (plan.step_seconds) text += time_line(plan);
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   return text;
 }
@@ -81,9 +89,11 @@ std::string choices(const MemoryPlan& plan) {
   }
   if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
   const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
-  return text + fmt::format("recommended: {}, {}\n", best.name,
-                            plan.recommended == 0 ? "as the step fits without recomputation"
-                                                  : "the first in this order that fits");
+  const bool narrow = plan.recommended >= 2, recomputes = plan.recommended % 2 == 1;
+  const char* const why = narrow != plan.narrow ? "as nothing fits in the configuration's precision"
+                          : recomputes          ? "as the step fits only with recomputation"
+                                                : "as the step fits without recomputation";
+  return text + fmt::format("recommended: {}, {}\n", best.name, why);
 }
 
 std::string grid(const MemoryPlan& plan) {
@@ -169,6 +179,7 @@ std::string to_json(const MemoryPlan& plan) {
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
       {"bound", to_json(plan.bound)},
+      {"step_seconds", plan.step_seconds ? OrderedJson(*plan.step_seconds) : OrderedJson()},
       {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
       {"notes", plan.notes},
       {"choices", choices},

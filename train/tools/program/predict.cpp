@@ -20,6 +20,7 @@ namespace {
 struct PredictCommand {
   std::string run;
   std::vector<std::string> inputs;
+  NewDataOutputs outputs;
   std::string checkpoint = "best";
   std::string data;
   std::string directory;
@@ -32,6 +33,8 @@ struct PredictCommand {
 std::string to_json(const PredictionFiles& files, const std::string& directory) {
   nlohmann::ordered_json json{
       {"directory", directory}, {"meshes", files.meshes.size()}, {"fields", errors_json(files.fields)}};
+  for (size_t i = 0; i < files.meshes.size(); ++i)
+    json["files"].push_back({{"source", files.sources[i]}, {"file", files.meshes[i].string()}});
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
@@ -76,7 +79,8 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
                         .device = command.device,
                         .threads = command.threads,
                         .json = command.json,
-                        .directory = command.directory},
+                        .directory = command.directory,
+                        .outputs = command.outputs},
                        globals);
   }
   return on_predicting_ranks(command.run, command.checkpoint,
@@ -107,7 +111,7 @@ void add_predict(CommandLine& line) {
   CLI::Option* data =
       predict->add_option("--data", options->data, "Another packed file than the run's, with truth")
           ->type_name("FILE");
-  add_new_data(*predict, options->inputs, {split, meshes, data});
+  add_new_data(*predict, options->inputs, options->outputs, {split, meshes, data});
   add_device(*predict, options->device);
   add_threads(*predict, options->threads);
   add_json(*predict, options->json);

@@ -12,6 +12,7 @@
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/packed_copy.h>
 #include <meshgrad/train/tools/program/predict_new.h>
+#include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>
 
@@ -26,8 +27,8 @@ namespace fs = std::filesystem;
 
 /// A packed file as it is; other data as convert reads it with the options that the run's data were read
 /// with.
-Dataset open_new(const fs::path& path, const ConvertOptions& as_trained, const GlobalOptions& globals) {
-  if (names_packed_file(path)) return Dataset::open(path);
+NewData open_new(const fs::path& path, const ConvertOptions& as_trained, const GlobalOptions& globals) {
+  if (names_packed_file(path)) return {Dataset::open(path), path};
   ConvertOptions options = as_trained;
   options.input = path;
   options.split = {1.0};
@@ -37,7 +38,9 @@ Dataset open_new(const fs::path& path, const ConvertOptions& as_trained, const G
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
     print_read(report);
   }
-  return data;
+  NewData read{std::move(data), path};
+  for (const ReadTrajectory& trajectory : report.read) read.names.push_back(trajectory.list);
+  return read;
 }
 
 /// Of the data that the run was trained on, but for targets without time, which new data need not have.
@@ -64,6 +67,10 @@ ConvertOptions options_of_run(const Config& config, const fs::path& checkpoint) 
   return options;
 }
 
+bool contains(const std::vector<std::string>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
 std::string to_json(const NewDataFiles& written, const fs::path& directory) {
   nlohmann::ordered_json json{{"directory", directory.string()}, {"files", nlohmann::ordered_json::array()}};
   for (const NewDataFile& file : written.files)
@@ -81,20 +88,36 @@ std::string to_text(const NewDataFiles& written, bool over_time) {
     text += fmt::format("{:{}}  {}{}\n", file.source, width, file.file.string(),
                         over_time ? "  (" + counted(file.frames, "step") + ")" : std::string());
   }
-  text += "open them in ParaView; nothing is compared with a solution\n";
+  text += "ParaView opens VTU and PVD; nothing is compared with a solution\n";
   for (const std::string& note : written.notes) text += note_lines(note);
   return text;
 }
 
 }  // namespace
 
-CLI::Option* add_new_data(CLI::App& command, std::vector<std::string>& inputs,
-                          const std::vector<CLI::Option*>& of_run_data) {
+void add_new_data(CLI::App& command, std::vector<std::string>& inputs, NewDataOutputs& outputs,
+                  const std::vector<CLI::Option*>& of_run_data) {
   CLI::Option* added = command.add_option(
       "NEW", inputs,
       "Data without a solution, in any format that convert reads; without it the run's own data");
   for (CLI::Option* option : of_run_data) added->excludes(option);
-  return added;
+  command.add_option("--format", outputs.formats, "Files of fields: vtu, npz or both; of NEW")
+      ->type_name("vtu|npz|vtu,npz")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(one_of({"vtu", "npz"}))
+      ->needs(added);
+  command
+      .add_option("--probe", outputs.probes,
+                  "Also write a CSV table of values at this point; may be repeated; of NEW")
+      ->type_name("X,Y[,Z]")
+      ->allow_extra_args(false)
+      ->needs(added);
+  command
+      .add_flag(
+          "--integrals", outputs.integrals,
+          "Also write a CSV table of integrals over the mesh and over the boundary of each node type; of NEW")
+      ->needs(added);
 }
 
 namespace {
@@ -107,12 +130,16 @@ int run_new(const NewDataCommand& command, const GlobalOptions& globals) {
     throw config_error("--boundary", "initial, data or a table (FILE.csv)", '"' + command.boundary + '"',
                        "choose one of them");
   }
+  PredictionOutputs outputs{.vtu = contains(command.outputs.formats, "vtu"),
+                            .npz = contains(command.outputs.formats, "npz"),
+                            .probes = {},
+                            .integrals = command.outputs.integrals};
+  for (const std::string& probe : command.outputs.probes) outputs.probes.push_back(parse_probe(probe));
   ConvertOptions as_trained;
   if (!std::ranges::all_of(command.inputs, names_packed_file))
     as_trained = options_of_run(config, checkpoint);
   std::vector<NewData> all;
-  for (const std::string& input : command.inputs)
-    all.push_back({open_new(input, as_trained, globals), input});
+  for (const std::string& input : command.inputs) all.push_back(open_new(input, as_trained, globals));
   Ranks alone;
   Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, alone);
   MeshPredictor predictor(runtime, checkpoint);
@@ -123,6 +150,7 @@ int run_new(const NewDataCommand& command, const GlobalOptions& globals) {
   NewDataOptions options{.directory = directory,
                          .steps = command.steps > 0 ? command.steps : config.rollout.steps,
                          .boundary = {},
+                         .outputs = outputs,
                          .trained = checkpoint_training_data(checkpoint),
                          .progress = {}};
   if (command.boundary == "data") {

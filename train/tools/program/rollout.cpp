@@ -21,6 +21,7 @@ namespace {
 struct RolloutCommand {
   std::string run;
   std::vector<std::string> inputs;
+  NewDataOutputs outputs;
   std::string checkpoint = "best";
   std::string data;
   std::string boundary;
@@ -95,7 +96,8 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                         .json = command.json,
                         .directory = command.directory,
                         .steps = command.files.steps,
-                        .boundary = command.boundary.empty() ? "initial" : command.boundary},
+                        .boundary = command.boundary.empty() ? "initial" : command.boundary,
+                        .outputs = command.outputs},
                        globals);
   }
   if (!command.boundary.empty() && command.boundary != "data" && command.boundary != "initial") {
@@ -140,7 +142,7 @@ void add_rollout(CommandLine& line) {
   CLI::Option* data =
       rollout->add_option("--data", options->data, "Packed file to use instead of the run's, with truth")
           ->type_name("FILE");
-  add_new_data(*rollout, options->inputs, {split, trajectory, beyond, data});
+  add_new_data(*rollout, options->inputs, options->outputs, {split, trajectory, beyond, data});
   rollout
       ->add_option(
           "--boundary", options->boundary,

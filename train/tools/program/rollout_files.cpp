@@ -48,7 +48,7 @@ class RolloutWriter {
         picture_steps_{1, 10, std::min(total_, rollout_frames(task, trajectory, {})) / 2,
                        std::min(total_, rollout_frames(task, trajectory, {}))},
         mask_(task.fields.predicted_mask(trajectory.mesh())),
-        errors_(task.fields.targets) {
+        errors_(task) {
     begin_folder(options.directory, [&](const std::string& name) {
       return name == kSeries || is_numbered(name, "frame_", ".vtu") ||
              std::ranges::any_of(task.fields.targets, [&](const FieldInfo& field) {
@@ -165,20 +165,31 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   return files;
 }
 
+namespace {
+
+/// Whether a name is `before`, "mesh_" and a number, with or without a source, and `after`.
+bool is_of_mesh(const std::string& name, const std::string& before, std::string_view after) {
+  const std::string start = before + "mesh_";
+  return name.starts_with(start) && name.ends_with(after) && name.size() >= start.size() + 5 &&
+         name.substr(start.size(), 5).find_first_not_of("0123456789") == std::string::npos;
+}
+
+}  // namespace
+
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
   const MeshTask& task = predictor.steady_field();
   const FieldSelection& selection = task.fields;
   task.check_something_to_predict(options.split);
   if (options.writes) {
     begin_folder(options.directory, [&](const std::string& name) {
-      return is_numbered(name, "mesh_", ".vtu") ||
+      return is_of_mesh(name, "", ".vtu") ||
              std::ranges::any_of(selection.targets, [&](const FieldInfo& field) {
-               return is_numbered(name, file_name(field.name) + "_mesh_", ".svg");
+               return is_of_mesh(name, file_name(field.name) + "_", ".svg");
              });
     });
   }
   constexpr int64_t kPictures = 4;
-  FieldErrors errors(selection.targets);
+  FieldErrors errors(task);
   PredictionFiles files;
   const int64_t all = predictor.dataset().size(options.split);
   const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
@@ -193,9 +204,11 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
       const std::vector<float> truth = selection.target_values(trajectory, t);
       errors.add(ours, truth, mask, mean);
       const std::vector<FieldFrame> fields = split_fields(selection, ours, truth);
-      const std::string name =
-          trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);
+      const std::string number =
+          trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}_", i, t) : fmt::format("mesh_{:05}_", i);
+      const std::string name = number + SourceNames().take(trajectory.name());
       files.meshes.push_back(options.directory / (name + ".vtu"));
+      files.sources.emplace_back(trajectory.name());
       write_comparison(files.meshes.back(), mesh, fields, 0.0);
       if (static_cast<int64_t>(files.meshes.size()) > kPictures) continue;
       for (const FieldFrame& field : fields) {

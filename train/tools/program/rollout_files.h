@@ -45,7 +45,8 @@ struct PredictionFilesOptions {
 };
 
 struct PredictionFiles {
-  std::vector<std::filesystem::path> meshes;    ///< mesh_NNNNN.vtu
+  std::vector<std::filesystem::path> meshes;    ///< mesh_NNNNN_SOURCE.vtu
+  std::vector<std::string> sources;             ///< of each: TrajectoryView::name
   std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, SVG
   std::vector<FieldError> fields;
   std::string baseline;  ///< Evaluation::baseline

@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/metrics_log.h>
+#include <meshgrad/train/learn/run/run_verdict.h>
 #include <meshgrad/train/learn/train.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/foreign_options.h>
@@ -40,6 +41,7 @@ struct TrainCommand {
   bool resume = false;
   std::string checkpoint;
   int64_t trace = 0;
+  bool fail_if_useless = false;
   bool json = false;
 };
 
@@ -54,7 +56,8 @@ Config load(const TrainCommand& command) {
   return load_config(command.config, settings);
 }
 
-std::string to_json(const TrainResult& result, const Config& config, double start_seconds) {
+std::string to_json(const TrainResult& result, const Config& config, double start_seconds,
+                    const RunVerdict& verdict) {
   const nlohmann::ordered_json json{{"run", config.run.dir},
                                     {"checkpoint", result.checkpoint.string()},
                                     {"step", result.state.step},
@@ -63,18 +66,24 @@ std::string to_json(const TrainResult& result, const Config& config, double star
                                     {"loss", result.state.optimizer.last_loss},
                                     {"valid_loss", result.state.last_valid_loss},
                                     {"best_valid_loss", result.state.best_valid_loss},
+                                    {"valid_error", result.state.last_valid_error},
+                                    {"best_valid_error", result.state.best_valid_error},
                                     {"best_step", result.state.best_step},
+                                    {"validation_share", result.validation_share},
                                     {"skipped_steps", result.state.optimizer.skipped},
                                     {"first_step_seconds", result.first_step_seconds},
                                     {"median_step_seconds", result.median_step_seconds},
                                     {"offloaded_bytes", result.offloaded_bytes},
                                     {"data_wait_seconds", result.data_wait_seconds},
                                     {"start_seconds", start_seconds},
-                                    {"stopped", result.stopped}};
+                                    {"stopped", result.stopped},
+                                    {"verdict", name_of(verdict.kind)},
+                                    {"error_over_baseline", verdict.ratio}};
   return json.dump(2) + "\n";
 }
 
-std::string to_text(const TrainResult& result, const Config& config, double start_seconds, bool drawn) {
+std::string to_text(const TrainResult& result, const Config& config, double start_seconds, bool drawn,
+                    const RunVerdict& verdict) {
   const RunState& state = result.state;
   std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
                                  config.run.dir, state.step, result.total_steps, result.parameters,
@@ -82,8 +91,9 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   if (config.unroll.steps > 1)
     text += fmt::format("unrolled    {} per sample\n", counted(config.unroll.steps, "frame"));
   if (state.best_step >= 0) {
-    text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
-                        state.best_valid_loss, state.best_step);
+    text += fmt::format("validation  error {:.4g} (best {:.4g} at step {}), {:.3g} % of the time\n",
+                        state.last_valid_error, state.best_valid_error, state.best_step,
+                        100.0 * result.validation_share);
   }
   if (result.first_step_seconds > 0.0) {
     text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
@@ -101,6 +111,7 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   text += fmt::format("checkpoint  {}\n", result.checkpoint.string());
   if (drawn)
     text += fmt::format("loss curve  {}\n", (std::filesystem::path(config.run.dir) / "loss.svg").string());
+  if (!verdict.text.empty()) text += wrapped(verdict.text, kTextWidth, "verdict     ", "            ") + "\n";
   return text;
 }
 
@@ -189,6 +200,12 @@ class Events {
     if (quiet_ || event.kind == RunEventKind::memory) return;  // the progress line has the memory
     progress_.interrupt();
     print_note(event.text);
+  }
+  /// Of an event that the summary shows.
+  void write_only(RunEvent event) {
+    const std::lock_guard lock(mutex_);
+    event.step = step_;
+    write(event);
   }
   void set_step(int64_t step) {
     const std::lock_guard lock(mutex_);
@@ -289,13 +306,30 @@ std::vector<std::string> words_of(const TrainCommand& command) {
   if (!command.run.empty()) words.insert(words.end(), {"--run", command.run});
   if (command.resume) words.emplace_back("--resume");
   if (!command.checkpoint.empty()) words.insert(words.end(), {"--checkpoint", command.checkpoint});
+  if (command.fail_if_useless) words.emplace_back("--fail-if-useless");
   if (command.trace > 0) words.insert(words.end(), {"--trace", std::to_string(command.trace)});
   return words;
 }
 
-/// Final work of rank 0.
-void report(const TrainCommand& command, const Config& config, const TrainResult& result,
-            double start_seconds, Events& events) {
+/// Of a run that is at its end; without a text for one that was stopped.
+RunVerdict final_verdict(const Config& config, const TrainResult& result, Events& events) {
+  if (result.stopped) return {};
+  const std::filesystem::path metrics = std::filesystem::path(config.run.dir) / "metrics.jsonl";
+  RunVerdict verdict;
+  try {
+    verdict = verdict_of(read_metrics(metrics), config);
+  } catch (const Error& error) {
+    verdict.text = fmt::format("unknown: {}", error.what());
+  }
+  events.write_only({.kind = RunEventKind::verdict,
+                     .text = "verdict: " + verdict.text,
+                     .fields = {{"verdict", std::string(name_of(verdict.kind))}, {"ratio", verdict.ratio}}});
+  return verdict;
+}
+
+/// Final work of rank 0. Returns the exit code.
+int report(const TrainCommand& command, const Config& config, const TrainResult& result, double start_seconds,
+           Events& events) {
   bool drawn = true;
   try {
     draw_losses(config.run.dir);
@@ -305,11 +339,16 @@ void report(const TrainCommand& command, const Config& config, const TrainResult
             .text = fmt::format("warning: no loss curve: {}", error.what()),
             .fields = {}});
   }
+  const RunVerdict verdict = final_verdict(config, result, events);
   if (command.json) {
-    print_result(to_json(result, config, start_seconds));
+    print_result(to_json(result, config, start_seconds, verdict));
   } else {
-    print_text(to_text(result, config, start_seconds, drawn));
+    print_text(to_text(result, config, start_seconds, drawn, verdict));
   }
+  if (result.stopped) return kExitCheckpointed;
+  const bool failed =
+      verdict.kind == RunVerdict::Kind::not_finite || (command.fail_if_useless && verdict.useless());
+  return failed ? kExitFailed : kExitOk;
 }
 
 int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Config& config, Ranks& ranks) {
@@ -363,12 +402,16 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   }();
   if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
-  if (ranks.first()) report(command, config, result, start_seconds, events);
+  if (ranks.first()) return report(command, config, result, start_seconds, events);
   return result.stopped ? kExitCheckpointed : kExitOk;
 }
 
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
+  if (command.fail_if_useless && config.train.validate_every == 0) {
+    throw config_error("--fail-if-useless", "validations, which tell", "train.validate_every = 0",
+                       "set train.validate_every");
+  }
   return on_ranks({.timeout = std::chrono::seconds(config.ranks.timeout)},
                   [&](Ranks& ranks) { return run_rank(command, globals, config, ranks); });
 }
@@ -398,6 +441,8 @@ void add_train(CommandLine& line) {
                    "Write trace-STEP.json of this step into the run, for ui.perfetto.dev")
       ->type_name("STEP")
       ->check(CLI::PositiveNumber);
+  train->add_flag("--fail-if-useless", options->fail_if_useless,
+                  "Exit code 1 for a run that has learned nothing or is worse than the baseline");
   add_json(*train, options->json);
   on_run(*train, line, options, run);
 }

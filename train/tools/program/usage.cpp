@@ -6,8 +6,11 @@
 #include <meshgrad/train/tools/program/foreign_options.h>
 #include <meshgrad/train/tools/program/usage.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 namespace meshgrad::cli {
 namespace {
@@ -112,6 +115,32 @@ const CLI::Option* flag_before(const CLI::App& command, const std::vector<std::s
   return option != nullptr && option->get_items_expected_max() == 0 ? option : nullptr;
 }
 
+/// The commands that read raw data with an option of convert; empty where convert has none of this name.
+std::string conversion_meant(const CLI::App& app, const std::string& command, const UnknownOption& option,
+                             const std::vector<std::string>& words) {
+  const CLI::App* convert = app.get_subcommand_no_throw("convert");
+  const std::vector<std::string> known =
+      convert == nullptr ? std::vector<std::string>() : options_of(app, *convert);
+  if (command == "convert" || std::find(known.begin(), known.end(), option.name) == known.end()) return "";
+  std::string data = "DATA";
+  for (size_t i = 1; i < words.size(); ++i)
+    if (words[i].rfind('-', 0) != 0 && words[i] != option.value && words[i - 1].rfind("--", 0) != 0)
+      data = words[i];
+  const std::string packed = std::filesystem::path(data).stem().string() + ".mgd";
+  return fmt::format("meshgrad convert {} -o {} {} {}, then name {}", data, packed, option.name, option.value,
+                     packed);
+}
+
+/// "--set train.batch=4" where a blank stands for the '='; or nothing.
+std::string equals_meant(const std::vector<std::string>& words) {
+  for (size_t i = 0; i + 2 < words.size(); ++i) {
+    const bool set = words[i] == "--set" || words[i] == "-s";
+    if (set && words[i + 1].find('=') == std::string::npos && words[i + 2].rfind('-', 0) != 0)
+      return words[i] + " " + words[i + 1] + "=" + words[i + 2];
+  }
+  return "";
+}
+
 /// "NAME: TEXT" at its first colon.
 std::pair<std::string, std::string> split_at_colon(const std::string& text) {
   const size_t colon = text.find(": ");
@@ -190,7 +219,8 @@ std::string usage_error(const CLI::App& app, const std::vector<std::string>& wor
   const bool no_command = is<CLI::RequiredError>(error) && reached.path.empty();
   if ((is<CLI::ExtrasError>(error) || no_command) && !option.name.empty() && reached.unknown.empty()) {
     const std::string nearest = nearest_name(option.name, options_of(app, *reached.command));
-    std::string meant = setting_meant(*reached.command, option);
+    std::string meant = conversion_meant(app, reached.path, option, words);
+    if (meant.empty()) meant = setting_meant(*reached.command, option);
     if (!nearest.empty()) meant = "did you mean " + nearest + "? " + help;
     return "[" + where + "] needed an option that exists, got " + option.name +
            "; fix: " + (meant.empty() ? help : meant);
@@ -202,7 +232,10 @@ std::string usage_error(const CLI::App& app, const std::vector<std::string>& wor
              "\"; fix: leave it out: " + flag->get_description();
     }
   }
-  if (names.empty()) return complaint(where, error) + "; fix: " + help;
+  if (names.empty()) {
+    const std::string meant = is<CLI::ExtrasError>(error) ? equals_meant(words) : "";
+    return complaint(where, error) + "; fix: " + (meant.empty() ? help : "write " + meant);
+  }
   std::string choices;
   for (const std::string& name : names) choices += (choices.empty() ? "" : "|") + name;
   const std::string meant = nearest_name(reached.unknown, names);

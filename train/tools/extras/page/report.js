@@ -92,6 +92,9 @@ function draw_charts() {
   chart('loss', [...curves_of('loss', 'training'),
                  ...runs.map(run => ({run, label: 'validation', dots: true, x: run.validation.step, y: run.validation.valid_loss}))],
         {log: true, smooth: true});
+  chart('valid_error', runs.flatMap(run => [
+    {run, label: 'validation', marks: true, x: run.validation.step, y: run.validation.valid_error},
+    {run, label: 'baseline', dashed: true, x: run.validation.step, y: run.validation.valid_baseline}]), {log: true});
   chart('learning_rate', curves_of('learning_rate'));
   chart('gradient_norm', curves_of('gradient_norm'), {log: true, smooth: true});
   chart('steps_per_second', curves_of('steps_per_second'), {smooth: true});
@@ -200,13 +203,15 @@ function draw_tags() {
 }
 
 function write_overview() {
-  const head = ['run', 'steps', 'training loss', 'best validation', 'at step', 'steps/s', 'peak memory', 'folder'];
-  fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
-    const valid = known(run.validation.valid_loss);
+  fill_in('verdicts', ...runs.map(run => element('p', {}, ...name_cell(run), ` ${run.verdict.text}`)));
+  const head = ['run', 'steps', 'training loss', 'best validation error', '/ baseline', 'at step', 'steps/s', 'peak memory', 'folder'];
+  fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
+    const valid = known(run.validation.valid_error);
     const best = valid.length === 0 ? null : Math.min(...valid);
+    const at = run.validation.valid_error.indexOf(best);
     const peak = known(run.training.memory_peak_bytes);
     return [name_cell(run), String(last(run.training.step) ?? 0), short(last(run.training.loss)), short(best),
-            best === null ? '-' : String(run.validation.step[run.validation.valid_loss.indexOf(best)]),
+            best === null ? '-' : short(best / run.validation.valid_baseline[at]), best === null ? '-' : String(run.validation.step[at]),
             short(median(run.training.steps_per_second)), peak.length === 0 ? '-' : size(Math.max(...peak)), run.path];
   })));
 }

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trainer: what a model is worth on other data while it trains, and which one is the best.
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/regular_file.h>
+#include <meshgrad/train/learn/run/trainer.h>
+#include <meshgrad/train/learn/run/validation.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace meshgrad {
+namespace {
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+/// Before the first step, so that what the run learns can be told; untrained weights are no best. With
+/// online normalisers the first validation is at the end of their warm-up.
+bool Trainer::validate_start() {
+  if (state_.step > 0 || state_.micro > 0 || warming_up() || config_.train.validate_every == 0) return true;
+  state_.validation_due = !validate(false);
+  return !state_.validation_due;
+}
+
+/// False when the observer stopped it.
+bool Trainer::validate(bool may_be_best) {
+  if (warming_up()) return true;
+  const Span span("validation");
+  pause();
+  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
+  const std::function<bool()>& stop = options_.observer.stop;
+  const Tensor& average = optimizer_->average();
+  const Stopwatch watch;
+  const std::optional<Validation> found =
+      validate_model(runtime_, ranks_, task_, model_, average, normalizers_, config_, stop, parts);
+  if (!found) return false;
+  MetricsRow row{{"step", state_.step},
+                 {"valid_loss", found->loss},
+                 {"valid_error", found->error},
+                 {"valid_baseline", found->baseline}};
+  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", found->loss},
+                                                      {"valid/error", found->error}};
+  std::string text = fmt::format("step {}: validation error {:.4g}, baseline {:.4g}", state_.step,
+                                 found->error, found->baseline);
+  double rollout = std::nan("");
+  if (may_be_best) {  // rollouts of an untrained model say nothing
+    if (!plan_validations(watch.seconds())) return false;
+    if (validated_rollouts(config_) > 0) {
+      const std::optional<ValidationRollouts> rollouts = validation_rollouts(
+          runtime_, ranks_, task_, model_, average, normalizers_, config_, state_.rollout_steps, stop, parts);
+      if (!rollouts) return false;
+      rollout = rollouts->error;
+      row.insert(row.end(), {{"valid_rollout", rollout},
+                             {"valid_rollout_baseline", rollouts->baseline},
+                             {"valid_rollout_steps", rollouts->steps}});
+      scalars.emplace_back("valid/rollout", rollout);
+      text += fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollout, rollouts->baseline);
+    }
+  }
+  state_.last_valid_loss = found->loss;
+  state_.last_valid_error = found->error;
+  state_.last_valid_rollout = rollout;
+  flush_log();
+  if (log_) log_->write(row, scalars);
+  const bool better = may_be_best && lower_than_best(found->error, rollout);
+  RunEvent::Fields fields{row.begin() + 1, row.end()};
+  fields.emplace_back("best", better);
+  tell(RunEventKind::validation, text + (better ? " (best so far)" : ""), std::move(fields));
+  if (better) {
+    state_.best_valid_loss = found->loss;
+    state_.best_valid_error = found->error;
+    if (best_by_rollout(config_) && is_finite(rollout)) state_.best_valid_rollout = rollout;
+    state_.best_step = state_.step;
+    save(true);
+  }
+  validation_seconds_ += watch.seconds();
+  return true;
+}
+
+/// By rollouts, unless all so far have diverged.
+bool Trainer::lower_than_best(double error, double rollout) const {
+  const bool by_rollout =
+      best_by_rollout(config_) && (is_finite(rollout) || is_finite(state_.best_valid_rollout));
+  return by_rollout ? rollout < state_.best_valid_rollout && is_finite(error)
+                    : error < state_.best_valid_error;
+}
+
+int64_t Trainer::validate_every() const {
+  return config_.train.validate_every * std::max<int64_t>(1, state_.validation_interval);
+}
+
+/// Once, at the first validation of a run, from what its steps and a few steps of the rollouts take. False:
+/// stopped.
+bool Trainer::plan_validations(double seconds_of_samples) {
+  if (state_.validation_interval > 0 || config_.train.validate_share >= 1.0) return true;
+  const std::vector<int64_t> lengths = validated_lengths(task_, config_);
+  const int64_t every = std::min(config_.train.validate_every, loader_.total_steps());
+  ValidationTimes seconds{.training = static_cast<double>(every) * seconds_of_step(seconds_of_samples),
+                          .samples = seconds_of_samples};
+  int64_t measured = 0;
+  for (const int64_t length : lengths) measured += std::min(length, kFewestRolloutSteps);
+  if (measured > 0) {
+    const Stopwatch watch;
+    if (!validation_rollouts(runtime_, ranks_, task_, model_, optimizer_->average(), normalizers_, config_,
+                             kFewestRolloutSteps, options_.observer.stop, parts_ ? &*parts_ : nullptr))
+      return false;
+    seconds.rollout_step = watch.seconds() / static_cast<double>(measured);
+  }
+  ValidationPlan plan = plan_validation(seconds, lengths, config_.train.validate_share);
+  if (!ranks_.single())
+    broadcast(ranks_, std::as_writable_bytes(std::span(&plan, 1)), 0, "plan of validations");
+  state_.validation_interval = plan.interval;
+  state_.rollout_steps = plan.rollout_steps;
+  const std::string why =
+      fmt::format("so that validation takes at most {:.3g} % of the time (train.validate_share)",
+                  100.0 * config_.train.validate_share);
+  if (plan.rollout_steps > 0) {
+    tell(RunEventKind::settings,
+         fmt::format("validation rolls out the first {} steps of {}, {}", plan.rollout_steps,
+                     *std::ranges::max_element(lengths), why),
+         {{"rollout_steps", plan.rollout_steps}});
+  }
+  if (plan.interval > 1) {
+    tell(RunEventKind::settings,
+         fmt::format("validation every {} steps instead of {}, {}", validate_every(),
+                     config_.train.validate_every, why),
+         {{"validate_every", validate_every()}});
+  }
+  return true;
+}
+
+/// Mean of this process' steps but the first, which plans and tunes. Before the second: a guess, by the time
+/// that validation takes of a sample.
+double Trainer::seconds_of_step(double seconds_of_samples) const {
+  if (step_seconds_.size() > 1) {
+    double sum = 0.0;
+    for (size_t i = 1; i < step_seconds_.size(); ++i) sum += static_cast<double>(step_seconds_[i]);
+    return sum / static_cast<double>(step_seconds_.size() - 1);
+  }
+  constexpr double kForwardPasses = 3.0;
+  const int64_t all = task_.for_validation().samples(config_.data.valid_split).size();
+  const int64_t asked = config_.train.validate_samples;
+  const auto samples = static_cast<double>(asked > 0 ? std::min(asked, all) : all);
+  return kForwardPasses * seconds_of_samples / samples *
+         static_cast<double>(loader_.window_samples(state_.step));
+}
+
+/// Where the best model of the resumed checkpoint was chosen by another figure than this run's, it is
+/// validated before the run goes on; if it is no longer there, the next validation is the best.
+void Trainer::validate_best_again(const std::filesystem::path& resumed) {
+  const TrainConfig saved = checkpoint_config(resumed).train;
+  if (saved.validate_every != config_.train.validate_every ||
+      saved.validate_rollouts != config_.train.validate_rollouts ||
+      saved.validate_share != config_.train.validate_share) {
+    state_.validation_interval = state_.rollout_steps = 0;
+    state_.best_valid_rollout = std::numeric_limits<double>::infinity();
+  }
+  const bool by_rollout = best_by_rollout(config_);
+  if (state_.best_step < 0 || config_.train.validate_every == 0 ||
+      is_finite(by_rollout ? state_.best_valid_rollout : state_.best_valid_error))
+    return;
+  const std::string best = fmt::format("the best checkpoint, of step {}", state_.best_step);
+  if (!path_exists(folder_.best()) ||
+      load_checkpoint(folder_.best(), runtime_.stream(), model_.parameters, nullptr, normalizers_).step !=
+          state_.best_step) {
+    state_.best_valid_error = std::numeric_limits<double>::infinity();
+    tell(RunEventKind::settings, best + ", cannot be compared: the next validation is the best");
+  } else {
+    const std::function<bool()>& stop = options_.observer.stop;
+    MeshParts* const parts = parts_ ? &*parts_ : nullptr;
+    const Stopwatch watch;
+    const auto found =
+        validate_model(runtime_, ranks_, task_, model_, {}, normalizers_, config_, stop, parts);
+    std::optional<ValidationRollouts> rollouts;
+    if (found && plan_validations(watch.seconds()) && by_rollout)
+      rollouts = validation_rollouts(runtime_, ranks_, task_, model_, {}, normalizers_, config_,
+                                     state_.rollout_steps, stop, parts);
+    if (found && (rollouts || !by_rollout)) {
+      state_.best_valid_error = found->error;
+      if (rollouts && is_finite(rollouts->error)) state_.best_valid_rollout = rollouts->error;
+      tell(RunEventKind::settings,
+           fmt::format("{}, was chosen by another figure: validated again, error {:.4g}, baseline {:.4g}{}",
+                       best, found->error, found->baseline,
+                       rollouts ? fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollouts->error,
+                                              rollouts->baseline)
+                                : std::string()));
+    }
+  }
+  load_checkpoint(resumed, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
+}
+
+}  // namespace meshgrad
