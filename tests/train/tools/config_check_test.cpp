@@ -30,7 +30,7 @@ TEST_CASE("a check says which targets are given, not predicted") {
   Config config = test::small_config(scratch.path, data);
   config.data.predicted_types = {0};
   const ConfigSummary summary = check_config(config, Dataset::open(data));
-  const std::vector<double>& counts = Dataset::open(data).node_type_counts();
+  const std::vector<double> counts = Dataset::open(data).node_type_counts();
   double all = 0;
   for (const double count : counts) all += count;
   REQUIRE(summary.predicted_share);

@@ -56,7 +56,8 @@ TEST_CASE("a trajectory in two splits is reported") {
   CHECK(contains(info.out, "m/s\n          velocity[1]: 0.0"));
   CHECK(contains(info.out, ", mean "));
   CHECK(contains(unwrapped(info.out),
-                 "types 0: 54, 4: 18, 5: 18, 6: 60 (frames x nodes; this and values of split train)"));
+                 "types 0: 54, 4: 18, 5: 18, 6: 60 (nodes of each type times frames; types and values are "
+                 "those of split train)"));
   const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
   CHECK(json["fields"][0]["minimum"].size() == 2);
   CHECK(json["fields"][0]["minimum"][1].get<double>() < json["fields"][0]["mean"][1].get<double>());

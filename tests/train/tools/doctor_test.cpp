@@ -287,7 +287,7 @@ TEST_CASE("doctor examines a run and the machine, as text and JSON") {
   CHECK_MESSAGE(text.code == 0, text.out);
   CHECK_MESSAGE(contains(text.out, "gradients"), text.out);
   const auto json = nlohmann::json::parse(test::run_meshgrad({"doctor", f.config.run.dir, "--json"}).out);
-  CHECK(json.at("checks").size() == 8);  // its steps have several batches
+  CHECK(json.at("checks").size() == 9);  // its steps have several batches
   CHECK(json.at("checks")[0].at("verdict") == "good");
 
   const auto machine = nlohmann::json::parse(

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <sstream>
 
 #include "support.h"
 #include "train/fault_case.h"

@@ -300,6 +300,7 @@ void VtkTrajectory::read_node_types(const VtkGrid& grid) {
   const std::string& wanted = *wanted_types_;
   const std::string name = wanted.empty() ? std::string(kDefaultTypes) : wanted;
   if (const VtkArray* array = find_array(grid.point_arrays, name)) {
+    if (!wanted.empty()) types_ = *array;
     for (const int64_t type : type_numbers(*array, trajectory_.name))
       trajectory_.node_type.push_back(static_cast<int32_t>(type));
     return;
@@ -350,8 +351,22 @@ bool VtkTrajectory::has_nodes_in_other_order(const VtkGrid& grid) const {
   return sort_points(first) == sort_points(now);
 }
 
+void VtkTrajectory::check_types(const VtkGrid& grid, const std::string& name) const {
+  if (!types_) return;
+  const VtkArray* array = find_array(grid.point_arrays, types_->name);
+  if (array == nullptr) return;
+  const std::vector<double> first = as_doubles(*types_), now = as_doubles(*array);
+  const auto other = std::ranges::mismatch(now, first).in1;
+  if (other == now.end()) return;
+  throw data_error(fmt::format("{}: array {}", name, types_->name),
+                   fmt::format("the node types of {}, which hold for all frames", trajectory_.name),
+                   fmt::format("{} at node {}", *other, other - now.begin()),
+                   "name an array that does not change: --node-types NAME");
+}
+
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   keep_points(grid.points);
+  check_types(grid, name);
   ++trajectory_.frames;
   for (const auto* arrays : {&grid.point_arrays, &grid.cell_arrays, &grid.field_arrays}) {
     for (const VtkArray& array : *arrays) {

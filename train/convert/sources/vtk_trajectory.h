@@ -56,6 +56,7 @@ class VtkTrajectory {
   void build_polyhedra(const VtkGrid& grid);
   void choose_arrays(const VtkGrid& grid);
   void read_node_types(const VtkGrid& grid);
+  void check_types(const VtkGrid& grid, const std::string& name) const;
   VtkArray rows_of(const VtkArray& array, FieldOn on) const;
   void choose_graph_arrays(const VtkGrid& grid, std::vector<std::string>& left_out);
   RawField field_of(Source& source, bool series) const;
@@ -68,9 +69,10 @@ class VtkTrajectory {
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
   std::vector<Source> sources_;
-  std::set<std::string> names_;  ///< of all arrays so far
-  VtkGrid mesh_;                 ///< of the first frame, without arrays
-  std::vector<double> moving_;   ///< of all frames, [frames, points, 3], if some frame has others
+  std::set<std::string> names_;    ///< of all arrays so far
+  VtkGrid mesh_;                   ///< of the first frame, without arrays
+  std::optional<VtkArray> types_;  ///< of its points, where they are named
+  std::vector<double> moving_;     ///< of all frames, [frames, points, 3], if some frame has others
 };
 
 /// The time of a frame where the file says it: the array TimeValue (or TIME) of one number.

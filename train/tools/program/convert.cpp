@@ -179,7 +179,8 @@ int run(const Options& options, const GlobalOptions& globals) {
   convert_options.graph = graph_named(options.graph);
   if (options.directed || options.undirected) convert_options.directed = options.directed;
   if (options.dt && !(std::isfinite(*options.dt) && *options.dt > 0)) {
-    throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
+    throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt),
+                           "say the seconds between frames, or leave it out where the files say them");
   }
   convert_options.dt = options.dt.value_or(0);
   convert_options.units = pairs(options.units, "--unit", "FIELD=UNIT", "velocity=m/s");

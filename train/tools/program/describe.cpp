@@ -104,8 +104,9 @@ std::string describe_dataset(const std::string& path, bool json) {
   text += "fields    " + fields_text(data.fields()) + "\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
   text += values_text(data);
-  text += fmt::format("types     {} (frames x nodes; this and values of split {})\n",
-                      node_types_text(data.node_type_counts()), data.statistics_split());
+  text +=
+      fmt::format("types     {} (nodes of each type times frames; types and values are those of split {})\n",
+                  node_types_text(data.node_type_counts()), data.statistics_split());
   for (const std::string& warning : data.warnings()) text += "warning   " + warning + "\n";
   return text + fmt::format("content   {:016x}\n", data.fingerprint());
 }

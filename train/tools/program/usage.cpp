@@ -118,10 +118,11 @@ const CLI::Option* flag_before(const CLI::App& command, const std::vector<std::s
 /// The commands that read raw data with an option of convert; empty where convert has none of this name.
 std::string conversion_meant(const CLI::App& app, const std::string& command, const UnknownOption& option,
                              const std::vector<std::string>& words) {
-  const CLI::App* convert = app.get_subcommand_no_throw("convert");
-  const std::vector<std::string> known =
-      convert == nullptr ? std::vector<std::string>() : options_of(app, *convert);
-  if (command == "convert" || std::find(known.begin(), known.end(), option.name) == known.end()) return "";
+  const std::vector<std::string> commands = names_of(app);
+  if (command == "convert" || std::find(commands.begin(), commands.end(), "convert") == commands.end())
+    return "";
+  const std::vector<std::string> known = options_of(app, *app.get_subcommand("convert"));
+  if (std::find(known.begin(), known.end(), option.name) == known.end()) return "";
   std::string data = "DATA";
   for (size_t i = 1; i < words.size(); ++i)
     if (words[i].rfind('-', 0) != 0 && words[i] != option.value && words[i - 1].rfind("--", 0) != 0)
