@@ -208,8 +208,8 @@ int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most
     return MeasuredStep(probe, measured).seconds(steps, kLimit);
   };
   const auto fitting = [&](int64_t batch, double took) {
-    return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(batch) * kMostStepSeconds / std::max(took, 1e-9)), 1,
-                               batch);
+    return std::clamp<int64_t>(
+        static_cast<int64_t>(static_cast<double>(batch) * kMostStepSeconds / std::max(took, 1e-9)), 1, batch);
   };
   const double one = seconds(1, 2);
   const int64_t guess = fitting(most, static_cast<double>(most) * one);

@@ -78,8 +78,8 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
     return say(Verdict::not_finite, fmt::format("not finite: the loss at step {:.0f}", loss->at("step")));
   if (last == nullptr)
     return say(Verdict::unknown, config.train.validate_every == 0
-                                  ? "unknown: no validation (train.validate_every = 0)"
-                                  : "unknown: no validation of a trained model");
+                                     ? "unknown: no validation (train.validate_every = 0)"
+                                     : "unknown: no validation of a trained model");
   verdict.last_step = static_cast<int64_t>(last->at("step"));
   const double end = last->at("valid_error");
   if (!std::isfinite(end) || !best)

@@ -276,9 +276,8 @@ HealthCheck check_loss(const RunFacts& run) {
 HealthCheck check_validation(const RunFacts& run) {
   HealthCheck check{.name = "validation"};
   const RunVerdict verdict = verdict_of(run.rows, run.config);
-  using Kind = RunVerdict::Kind;
   check.found = verdict.text;
-  if (verdict.kind == Kind::unknown) {
+  if (verdict.kind == RunVerdict::Kind::unknown) {
     check.verdict = Verdict::unknown;
     if (run.config.train.validate_every > 0) return check;
     check.remedy = "set train.validate_every";
@@ -291,9 +290,11 @@ HealthCheck check_validation(const RunFacts& run) {
   if (verdict.useless() || verdict.ratio > kHardly) {
     check.verdict = verdict.useless() ? Verdict::bad : Verdict::note;
     if (!verdict.useless()) check.found += ", hardly less than it";
-    const bool improves = verdict.kind != Kind::not_finite && verdict.best_step == verdict.last_step;
+    const bool improves =
+        verdict.kind != RunVerdict::Kind::not_finite && verdict.best_step == verdict.last_step;
     check.remedy =
-        verdict.kind == Kind::not_finite ? "lower optimizer.lr, and run meshgrad check CONFIG on the data"
+        verdict.kind == RunVerdict::Kind::not_finite
+            ? "lower optimizer.lr, and run meshgrad check CONFIG on the data"
         : improves && loss_fell
             ? "the error still falls: train longer (train.steps); if it stays high, see in meshgrad check "
               "CONFIG what the model reads and how far its blocks reach"

@@ -209,7 +209,8 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
 /// What a run takes into account beside memory.
 std::string describe_auto_batch(int64_t samples) {
   return fmt::format(
-      "this batch is what fits; train.batch = \"auto\" takes at most an eighth of the split, {} of {} samples, "
+      "this batch is what fits; train.batch = \"auto\" takes at most an eighth of the split, {} of {} "
+      "samples, "
       "and what a step computes in {} s",
       std::max<int64_t>(1, samples / kBatchesOfSplit), samples, kMostStepSeconds);
 }

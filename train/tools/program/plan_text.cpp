@@ -33,8 +33,8 @@ std::string bound_lines(const MemoryPlan& plan) {
 
 std::string time_line(const MemoryPlan& plan) {
   return fmt::format("time: {:.3g} s a step, by ten measured steps on this CPU: {} for {} steps\n",
-                     *plan.step_seconds,
-                     duration_text(*plan.step_seconds * static_cast<double>(plan.steps)), plan.steps);
+                     *plan.step_seconds, duration_text(*plan.step_seconds * static_cast<double>(plan.steps)),
+                     plan.steps);
 }
 
 std::string table(const MemoryPlan& plan) {
