@@ -80,8 +80,10 @@ std::optional<std::string> celsius_line(const std::vector<double>& means,
   const auto& [low, high] = *groups;
   const double apart = Groups::median(high) - Groups::median(low);
   const double between = high.front().first - low.back().first;
+  const double within =
+      std::max(low.back().first - low.front().first, high.back().first - high.front().first);
   if (std::abs(apart - kCelsius) > kCelsiusTolerance || high.front().first < kColdest ||
-      between < kCelsius / 2)
+      between < kCelsius / 2 || within > between)
     return std::nullopt;
   return line(*groups, names, field + " is on average",
               fmt::format("{:.0f} apart, as degrees Celsius and kelvin are", apart));
