@@ -234,6 +234,7 @@ TEST_CASE("train.batch = \"auto\" takes what fits") {
     config.train.batch = kAutoBatch;
     config.train.steps = on_gpu ? 2 : 6;
     config.train.checkpoint_every = 1;
+    config.plan.min_batch = 2;  // an eighth of the samples is one
     config.plan.max_batch = on_gpu ? 3 : 64;
     config.run.threads = 2;
     Config wanted = config;

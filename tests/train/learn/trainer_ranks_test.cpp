@@ -356,9 +356,10 @@ TEST_CASE("a validation stopped on one rank is repeated") {
   config.train.validate_samples = 6;
   const auto straight = trained_tensors(2, scratch, config);
   config.run.dir = (scratch.path / "pieces").string();
-  // One call between the windows, then one for each round of the validation: here one of two batches.
+  // One call for the first validation's round of batches, one between the windows, then one for each round of
+  // the validation: here one of two batches.
   const TrainResult stopped =
-      train_on(3, config, false, [](int rank, int64_t call) { return rank == 1 && call == 1; });
+      train_on(3, config, false, [](int rank, int64_t call) { return rank == 1 && call == 2; });
   CHECK(stopped.stopped);
   CHECK(stopped.state.validation_due);
   train_on(2, config, true);

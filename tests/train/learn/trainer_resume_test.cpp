@@ -87,9 +87,10 @@ TEST_CASE("a run stopped in its very last validation resumes") {
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 3;
   const fs::path straight = straight_run(scratch.path, config);
-  const int64_t in_windows = 3 * 3 - 1;
+  const int64_t in_windows = 3 * 3 - 1, at_start = 2;  // batches of the first validation
   int64_t calls = 0;
-  const TrainResult stopped = test::train_here(config, false, [&] { return ++calls == in_windows + 2; });
+  const TrainResult stopped =
+      test::train_here(config, false, [&] { return ++calls == at_start + in_windows + 2; });
   CHECK(stopped.stopped);
   CHECK(stopped.state.step == 3);
   CHECK(stopped.state.validation_due);
@@ -106,7 +107,7 @@ TEST_CASE("a repeated validation has one line after a kill") {
   config.train.steps = 12;
   const fs::path straight = straight_run(scratch.path, config);
   int64_t calls = 0;
-  const int64_t in_validation = 10 * config.train.accumulate + 1;  // its second batch
+  const int64_t in_validation = 2 + 10 * config.train.accumulate + 1;  // its second batch, after step 0's two
   const TrainResult stopped = test::train_here(config, false, [&] { return ++calls == in_validation; });
   CHECK(stopped.state.validation_due);
   const fs::path last = fs::path(config.run.dir) / "checkpoints" / "last.safetensors";

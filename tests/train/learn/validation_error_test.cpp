@@ -102,7 +102,7 @@ TEST_CASE("a run is validated before its first step") {
   const auto rows = validations_of(config);
   CHECK(rows.begin()->first == 0.0);
   CHECK(rows.size() == 4);
-  CHECK(rows.at(0).at("valid_error") > 2.0 * result.state.best_valid_error);
+  CHECK(rows.at(0).at("valid_error") > result.state.best_valid_error);
   CHECK(result.state.best_step > 0);
 
   // It changes nothing of the training; stopped within it, the resumed run repeats it.
@@ -159,7 +159,6 @@ TEST_CASE("a best chosen by the loss is validated again at resume") {
   CHECK(line != told.end());
   // What goes on is what was trained last.
   config.train.checkpoint_every = 0;
-  make_old(checkpoints / "last.safetensors");
   fs::remove(checkpoints / "best.safetensors");
   config.train.steps = 31;
   told.clear();

@@ -284,7 +284,7 @@ TEST_CASE("doctor examines a run and the machine, as text and JSON") {
   test::FaultFixture f;
   test::train_here(f.config);
   const test::Outcome text = test::run_meshgrad({"doctor", f.config.run.dir});
-  CHECK_MESSAGE(text.code == 0, text.out);
+  CHECK_MESSAGE(text.code == 1, text.out);  // four steps teach nothing
   CHECK_MESSAGE(contains(text.out, "gradients"), text.out);
   const auto json = nlohmann::json::parse(test::run_meshgrad({"doctor", f.config.run.dir, "--json"}).out);
   CHECK(json.at("checks").size() == 9);  // its steps have several batches
@@ -353,7 +353,7 @@ TEST_CASE("a command without its folder writes no log there") {
   const std::string file = test::write_config(f.scratch.path, f.config);
   CHECK(test::run_meshgrad({"train", file, "--resume"}).code != 0);
   CHECK(test::read_text(log) == before);
-  CHECK(test::run_meshgrad({"doctor", f.config.run.dir}).code == 0);
+  CHECK(test::run_meshgrad({"doctor", f.config.run.dir}).out.starts_with("end "));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
                            end, first->at("valid_error")));
   }
   const std::string figures =
-      fmt::format("{}the best model, of step {}, has {:.3g} times the error of the baseline ({})",
+      fmt::format("{}the best model, of step {}, has {:.4g} times the error of the baseline ({})",
                   best->of_rollouts ? "over rollouts " : "", best->step, verdict.ratio, baseline_of(config));
   if (best->error < best->baseline) return say(Verdict::learned, "learned: " + figures);
   return say(Verdict::worse_than_baseline, "worse than the baseline: " + figures);

@@ -30,7 +30,8 @@ Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
   return own;
 }
 
-/// Thrown within a batch that takes long.
+/// From when on a batch is asked within whether to stop, and what is then thrown.
+constexpr std::chrono::seconds kLongBatch{2};
 struct ValidationStopped {};
 
 /// Of one sample.
@@ -76,9 +77,8 @@ std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
                                     const std::vector<Sample>& samples) {
   Tape tape(all.runtime, Tape::Mode::evaluate);
   if (all.stop && all.ranks.single() && !all.runtime.stream().on_gpu()) {
-    constexpr std::chrono::seconds kLong{2};
     tape.check_each_op([&, begin = std::chrono::steady_clock::now()] {
-      if (std::chrono::steady_clock::now() - begin > kLong && all.stop()) throw ValidationStopped();
+      if (std::chrono::steady_clock::now() - begin > kLongBatch && all.stop()) throw ValidationStopped();
     });
   }
   Variable prediction;

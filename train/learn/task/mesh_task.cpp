@@ -12,6 +12,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <utility>
 
 namespace meshgrad {
 namespace {

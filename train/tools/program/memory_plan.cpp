@@ -127,6 +127,27 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   recommend(plan);
 }
 
+/// Of a step on this CPU, and how many steps a run has.
+void add_time(MemoryPlan& plan, const StepProbe& probe, const Config& step, const Task& task) {
+  constexpr int kSteps = 10;
+  constexpr double kLimit = 30.0;
+  try {
+    const double seconds = MeasuredStep(probe, step).seconds(kSteps, kLimit);
+    if (std::isfinite(seconds)) {
+      plan.step_seconds = seconds;
+    } else {
+      plan.notes.push_back(fmt::format("a step takes more than {} s on this CPU", kLimit));
+    }
+  } catch (const OutOfMemory&) {
+    plan.notes.emplace_back("the time of a step was not measured: there is not enough memory for one now");
+  }
+  plan.steps = step.train.steps;
+  if (step.train.epochs > 0) {
+    const int64_t samples = step.train.epochs * task.samples(step.data.train_split).size();
+    plan.steps = (samples - 1) / (step.train.batch * step.train.accumulate) + 1;
+  }
+}
+
 /// Powers of two that the data has frames for, and what the configuration says.
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
   std::vector<int64_t> steps{config.unroll.steps};
@@ -292,22 +313,11 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.budget = memory_budget(probe, config, plan.room, correction);
   }
   plan.budget.mode = plan.mode;
-  if (options.time && plan.device.kind == DeviceKind::cpu && !options.mesh &&
-      needed_bytes(config, plan.step) <= plan.usable) {
-    constexpr int kSteps = 10;
-    constexpr double kLimit = 30.0;
-    plan.step_seconds = MeasuredStep(probe, step).seconds(kSteps, kLimit);
-    if (!std::isfinite(*plan.step_seconds)) {
-      plan.step_seconds.reset();
-      plan.notes.push_back(fmt::format("a step takes more than {} s on this CPU", kLimit));
-    }
-    plan.steps = config.train.steps;
-    if (config.train.epochs > 0) {
-      const int64_t samples = config.train.epochs * task.samples(config.data.train_split).size();
-      plan.steps = (samples - 1) / (plan.batch * config.train.accumulate) + 1;
-    }
-  }
   plan.fits = needed_bytes(config, plan.step) <= plan.usable;
+  // Of this machine, not of one to plan for.
+  if (options.time && plan.fits && plan.device.kind == DeviceKind::cpu && !options.mesh &&
+      options.device_memory == 0)
+    add_time(plan, probe, step, task);
   add_choices(plan, probe, config);
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);

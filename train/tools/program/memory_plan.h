@@ -73,7 +73,7 @@ struct PlanOptions {
   PlanMode mode = PlanMode::predicted;
   int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
   std::string peaks = "h200";  ///< see device_peaks; only for a GPU
-  bool time = false;           ///< also on a CPU: by ten measured steps, in either mode
+  bool time = false;           ///< measure ten steps, in either mode, where the device is this CPU
   std::optional<PlannedMesh>
       mesh;                     ///< instead of the data that the configuration names; predicted plans only
   std::optional<Dataset> data;  ///< what it names, where that is open already

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// train.batch = "auto", the time of a step on this CPU, and what plan recommends.
+#include <doctest/doctest.h>
+#include <meshgrad/train/learn/planning/measured_step.h>
+#include <meshgrad/train/tools/program/plan_text.h>
+
+#include <cmath>
+
+#include "support.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::ScratchDirectory;
+
+TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));  // 26 samples
+  config.train.batch = kAutoBatch;
+  config.train.steps = 2;
+  Runtime runtime({.device = {}, .threads = 1});
+  std::string note;
+  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 3);
+  CHECK(contains(note, "train.batch = 3, an eighth of the 26 samples; MemoryBudget("));
+  config.plan.min_batch = 5;
+  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 5);
+  CHECK(contains(note, "train.batch = 5, plan.min_batch;"));
+  // A run that ended before its first checkpoint begins again with its number, whatever time there is.
+  config.plan.min_batch = 1;
+  Config earlier = config;
+  earlier.train.batch = 2;
+  fs::create_directories(config.run.dir);
+  std::ofstream(fs::path(config.run.dir) / "config.resolved.toml") << to_toml(earlier);
+  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 2);
+  CHECK(contains(note, "as in config.resolved.toml"));
+  config.model.width = 17;
+  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 3);
+}
+
+TEST_CASE("a step is measured until its time is over") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.accumulate = 1;
+  const StepProbe probe(Dataset::open(config.data.path), {});
+  const double once = MeasuredStep(probe, config).seconds(10, 60.0);
+  CHECK(once > 0.0);
+  CHECK(once < 60.0);
+  CHECK(MeasuredStep(probe, config).seconds(10, 0.0) == HUGE_VAL);  // not one
+}
+
+TEST_CASE("a plan has the time of a step on this CPU") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  CHECK_FALSE(plan_memory(config, {}).step_seconds);
+  const MemoryPlan plan = plan_memory(config, {.time = true});
+  REQUIRE(plan.step_seconds);
+  CHECK(*plan.step_seconds > 0.0);
+  CHECK(plan.steps == 30);
+  CHECK(contains(to_text(plan), " s a step, by ten measured steps on this CPU: "));
+  config.train.epochs = 3;
+  CHECK(plan_memory(config, {.time = true}).steps == 13);  // 78 samples, 6 a step
+  CHECK_FALSE(plan_memory(config, {.device_memory = int64_t{8} << 30, .time = true}).step_seconds);
+}
+
+TEST_CASE("a plan recommends the configuration's precision") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  const auto recommended = [&](DType precision) {
+    config.precision = precision;
+    const MemoryPlan plan = plan_memory(config, {.device_memory = int64_t{8} << 30});
+    const std::string text = to_text(plan);
+    CHECK(contains(text, "as the step fits without recomputation"));
+    return plan.choices.at(static_cast<size_t>(plan.recommended)).name;
+  };
+  CHECK(recommended(DType::f32) == "baseline");
+  CHECK(recommended(DType::bf16) == "16 bits");
+  CHECK(recommended(DType::f16) == "16 bits");
+}
+
+}  // namespace
+}  // namespace meshgrad
