@@ -4,6 +4,7 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/learn/task/nearest_case.h>
 
 #include <cmath>
 
@@ -49,6 +50,34 @@ TEST_CASE("a batch has each mesh's fields, noise only in inputs") {
     CHECK(noisy.graph.node_features.values<double>()[node * 11 + 1] == 0.5);
     CHECK(batch.tensor("mask").values<uint8_t>()[node] == (inside ? 1 : 0));
   }
+}
+
+TEST_CASE("the nearest training case is alike in what is read") {
+  const test::ScratchDirectory scratch;
+  Config config = steady_config(scratch.path);
+  config.data.inputs = {"load"};  // the phase of a square: 0, 0.5, ... in training, 0.3 and 1.2 to test
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  const NearestCase nearest(task.mesh());
+  const auto solution = [&](const std::string& split, int64_t i) {
+    return task.mesh().fields.target_values(task.dataset().trajectory(split, i), 0);
+  };
+  // Squares are 0.01 times their phase apart, so that each node's nearest is the same one.
+  CHECK(nearest.values(task.dataset().trajectory("test", 0), 0) == solution("train", 1));
+  CHECK(nearest.values(task.dataset().trajectory("test", 1), 0) == solution("train", 2));
+  // A case is not its own nearest.
+  CHECK(nearest.values(task.dataset().trajectory("train", 0), 0) == solution("train", 1));
+  FieldErrors errors(task.mesh());
+  const std::vector<float> truth = solution("test", 0), case_there = solution("train", 1);
+  const std::vector<uint8_t> mask =
+      task.mesh().fields.predicted_mask(task.dataset().trajectory("test", 0).mesh());
+  errors.add(truth, truth, mask, truth, case_there);
+  double squares = 0.0, count = 0.0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    if (mask[i] == 0) continue;
+    squares += std::pow(static_cast<double>(case_there[i]) - static_cast<double>(truth[i]), 2);
+    count += 1.0;
+  }
+  CHECK(errors.fields()[0].nearest_rmse == doctest::Approx(std::sqrt(squares / count)));
 }
 
 TEST_CASE("a run learns a steady field and resumes") {

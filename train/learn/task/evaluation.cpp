@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
+#include <meshgrad/train/learn/task/nearest_case.h>
 
 #include <fmt/format.h>
 
@@ -79,7 +80,8 @@ FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets, std::vector<doub
 FieldErrors::FieldErrors(const MeshTask& task) : FieldErrors(task.fields.targets, task.centres()) {}
 
 void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& truth,
-                      const std::vector<uint8_t>& mask, const std::vector<float>& baseline) {
+                      const std::vector<uint8_t>& mask, const std::vector<float>& baseline,
+                      const std::vector<float>& nearest) {
   const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
   for (size_t node = 0; node < mask.size(); ++node) {
     if (mask[node] == 0) continue;
@@ -96,6 +98,9 @@ void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& 
         sums.truth_squares += varied * varied;
         sums.baseline_squares += missed * missed;
         sums.count += 1.0;
+        if (nearest.empty()) continue;
+        sums.nearest_squares += std::pow(static_cast<double>(nearest[at]) - value, 2);
+        sums.nearest_count += 1.0;
       }
     }
   }
@@ -118,6 +123,7 @@ std::vector<FieldError> FieldErrors::fields() const {
                       .relative_l2 = root(sums.squares, sums.truth_squares),
                       .baseline_rmse = root(sums.baseline_squares, sums.count),
                       .baseline_relative_l2 = root(sums.baseline_squares, sums.truth_squares),
+                      .nearest_rmse = root(sums.nearest_squares, sums.nearest_count),
                       .centred = centred});
   }
   return fields;
@@ -126,19 +132,17 @@ std::vector<FieldError> FieldErrors::fields() const {
 std::vector<double> FieldErrors::sums() const {
   std::vector<double> values;
   for (const Sums& sums : sums_)
-    values.insert(values.end(),
-                  {sums.squares, sums.absolute, sums.truth_squares, sums.baseline_squares, sums.count});
+    values.insert(values.end(), {sums.squares, sums.absolute, sums.truth_squares, sums.baseline_squares,
+                                 sums.count, sums.nearest_squares, sums.nearest_count});
   return values;
 }
 
 void FieldErrors::add_sums(std::span<const double> sums) {
-  for (size_t i = 0; i < sums_.size(); ++i) {
-    sums_[i].squares += sums[5 * i];
-    sums_[i].absolute += sums[5 * i + 1];
-    sums_[i].truth_squares += sums[5 * i + 2];
-    sums_[i].baseline_squares += sums[5 * i + 3];
-    sums_[i].count += sums[5 * i + 4];
-  }
+  size_t at = 0;
+  for (Sums& own : sums_)
+    for (double* const sum : {&own.squares, &own.absolute, &own.truth_squares, &own.baseline_squares,
+                              &own.count, &own.nearest_squares, &own.nearest_count})
+      *sum += sums[at++];
 }
 
 namespace {
@@ -288,6 +292,7 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
   const MeshTask& task = mesh_;
   Evaluation result = begin_evaluation(task, options);
   const ErrorSums zeros(1, FieldErrors(task));
+  const NearestCase nearest(task);
   const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
     if (options.progress && i % 100 == 0)
       options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));
@@ -297,7 +302,8 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
     const std::vector<float> mean = task.mean_values(trajectory.mesh());
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const FieldState truth = task.state_at(trajectory, t);
-      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask, mean);
+      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask, mean,
+                         nearest.values(trajectory, t));
     }
     return errors;
   });

@@ -47,9 +47,10 @@ class FieldErrors {
   explicit FieldErrors(const std::vector<FieldInfo>& targets, std::vector<double> centres = {});
   /// Of the task's targets, with their centres.
   explicit FieldErrors(const MeshTask& task);
-  /// Values [nodes, outputs] where `mask` [nodes] is not 0; `baseline` is what ours are compared with.
+  /// Values [nodes, outputs] where `mask` [nodes] is not 0; `baseline` is what ours are compared with, and so
+  /// is `nearest`, of a NearestCase, unless it is empty.
   void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask,
-           const std::vector<float>& baseline);
+           const std::vector<float>& baseline, const std::vector<float>& nearest = {});
   /// NaN while nothing was added.
   std::vector<FieldError> fields() const;
 
@@ -59,7 +60,8 @@ class FieldErrors {
 
  private:
   struct Sums {
-    double squares = 0.0, absolute = 0.0, truth_squares = 0.0, baseline_squares = 0.0, count = 0.0;
+    double squares = 0.0, absolute = 0.0, truth_squares = 0.0, baseline_squares = 0.0, count = 0.0,
+           nearest_squares = 0.0, nearest_count = 0.0;
   };
   std::vector<FieldInfo> targets_;
   std::vector<double> centres_;

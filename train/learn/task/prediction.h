@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/config/config.h>
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,7 +52,8 @@ struct FieldError {
   double relative_l2 = 0.0;
   double baseline_rmse = 0.0;         ///< of Evaluation::baseline for the same values; NaN without one
   double baseline_relative_l2 = 0.0;  ///< likewise
-  bool centred = false;               ///< the centre is not 0
+  double nearest_rmse = std::numeric_limits<double>::quiet_NaN();  ///< of NearestCase; NaN without one
+  bool centred = false;                                            ///< the centre is not 0
 };
 
 struct EvaluateOptions {

@@ -17,6 +17,7 @@ nlohmann::ordered_json errors_json(const std::vector<FieldError>& fields) {
                         {"mae", field.mae},
                         {"relative_l2", field.relative_l2},
                         {"baseline_rmse", field.baseline_rmse}};
+    if (std::isfinite(field.nearest_rmse)) json[field.name]["nearest_case_rmse"] = field.nearest_rmse;
   }
   return json;
 }
@@ -58,6 +59,14 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
   const std::vector<std::string> worse = fields_worse_than_baseline(fields);
   std::string text =
       note_lines(fmt::format("baseline: {}; /baseline is RMSE over that of the baseline", baseline));
+  std::vector<std::string> nearest;
+  for (const FieldError& field : fields)
+    if (std::isfinite(field.nearest_rmse))
+      nearest.push_back(fmt::format("{:.3f} ({})", field.rmse / field.nearest_rmse, field.name));
+  if (!nearest.empty()) {
+    text += note_lines("RMSE over that of the nearest training case, alike in what the model reads: " +
+                       listed(nearest));
+  }
   std::vector<std::string> centred;
   for (const FieldError& field : fields)
     if (field.centred) centred.push_back(field.name);

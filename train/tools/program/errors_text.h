@@ -10,7 +10,8 @@
 
 namespace meshgrad::cli {
 
-/// An object: name -> {unit, rmse, mae, relative_l2, baseline_rmse}; a value that is not finite is null.
+/// An object: name -> {unit, rmse, mae, relative_l2, baseline_rmse, nearest_case_rmse where there is one}; a
+/// value that is not finite is null.
 nlohmann::ordered_json errors_json(const std::vector<FieldError>& fields);
 
 /// The header of a table of errors: `title` over the names.
