@@ -17,6 +17,7 @@ constexpr double kFactors[] = {1e3, 1e6};  // milli and kilo, micro and mega
 constexpr double kTolerance = 2.5;         // of a factor: trajectories differ by more than their unit
 constexpr double kSpread = 10.0;           // within a group
 constexpr double kCelsius = 273.15, kCelsiusTolerance = 30.0, kColdest = 173.0;  // of kelvin
+constexpr double kMeansSpread = 100.0;  // of temperatures of one group
 
 /// Two groups of values with the widest gap between them.
 struct Groups {
@@ -79,11 +80,9 @@ std::optional<std::string> celsius_line(const std::vector<double>& means,
   if (!groups) return std::nullopt;
   const auto& [low, high] = *groups;
   const double apart = Groups::median(high) - Groups::median(low);
-  const double between = high.front().first - low.back().first;
-  const double within =
-      std::max(low.back().first - low.front().first, high.back().first - high.front().first);
-  if (std::abs(apart - kCelsius) > kCelsiusTolerance || high.front().first < kColdest ||
-      between < kCelsius / 2 || within > between)
+  const bool close = low.back().first - low.front().first <= kMeansSpread &&
+                     high.back().first - high.front().first <= kMeansSpread;
+  if (!close || std::abs(apart - kCelsius) > kCelsiusTolerance || high.front().first < kColdest)
     return std::nullopt;
   return line(*groups, names, field + " is on average",
               fmt::format("{:.0f} apart, as degrees Celsius and kelvin are", apart));

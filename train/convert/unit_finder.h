@@ -21,8 +21,8 @@ class UnitFinder {
 
   /// A line for the positions, and each float field, that fall into two groups of trajectories: the largest
   /// absolute values about 1000 or 1000000 times apart (a factor of 2.5 either way; at most 10 times within a
-  /// group), or the means about 273.15 (within 30) apart, where the higher ones are at least 173. It names
-  /// the first of the smaller group. Fields need three trajectories.
+  /// group), or the means about 273.15 (within 30) apart, at most 100 within a group, where the higher ones
+  /// are at least 173. It names the first of the smaller group. Fields need three trajectories.
   std::vector<std::string> texts() const;
 
  private:

@@ -82,6 +82,9 @@ TEST_CASE("degrees Celsius among kelvin are named") {
   CHECK(contains(texts[0], "as degrees Celsius and kelvin are; the unit may be another"));
   for (Units& units : all) units.kelvin = 0.0;
   CHECK(found(all).empty());
+  for (size_t i = 1; i < all.size(); ++i)
+    all[i].kelvin = 100.0 + 90.0 * static_cast<double>(i);  // of no group
+  CHECK(found(all).empty());
 }
 
 TEST_CASE("kilopascals among pascals are named") {
