@@ -328,7 +328,7 @@ TEST_CASE("wrong commands and configurations say the right ones") {
           {"evalute DIR/run", 2,
            "[command] needed "
            "convert|check|init|train|evaluate|rollout|predict|verify|config|info|memory|plan|report|"
-           "import|doctor, got \"evalute\"; fix: did you mean \"evaluate\"?",
+           "export|import|doctor, got \"evalute\"; fix: did you mean \"evaluate\"?",
            "evaluate DIR/run"},
           {"train DIR/bad.toml", 2,
            "DIR/bad.toml:1: [trian] needed a known section, got \"trian\"; fix: did you mean [train]?"},
