@@ -2,6 +2,7 @@
 // How much of a run validation takes, and by what the best model is chosen.
 #include <doctest/doctest.h>
 #include <meshgrad/train/learn/run/validation.h>
+#include <meshgrad/train/tools/extras/config_check.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -138,6 +139,34 @@ TEST_CASE("a stop within a validation's rollouts ends the run there") {
   test::train_here(config, true);
   CHECK(test::tensors_of(config) == trained);
   CHECK(test::lasting_metrics(config.run.dir) == metrics);
+}
+
+TEST_CASE("check says where too few trajectories are validated") {
+  const ScratchDirectory scratch;
+  const auto findings = [&](int trained, int validated) {
+    const fs::path input = scratch.path / std::to_string(10 * trained + validated);
+    fs::create_directories(input);
+    test::write_meta(input, test::square_meta(4));
+    const auto records = [](int count) {
+      std::vector<test::SquareRecord> all;
+      for (int i = 0; i < count; ++i) all.push_back(test::wave_record(3, 4, 0.1 * i));
+      return test::tfrecord_of(all);
+    };
+    test::write_bytes(input / "train.tfrecord", records(trained));
+    test::write_bytes(input / "valid.tfrecord", records(validated));
+    ConvertOptions options;
+    options.input = input;
+    options.output = input / "waves.mgd";
+    convert(options);
+    const Config config = test::small_config(scratch.path, options.output);
+    std::string found;
+    for (const Finding& finding : check_config(config, Dataset::open(config.data.path)).findings)
+      if (finding.place == "data.valid_split") found = finding.what;
+    return found;
+  };
+  CHECK(findings(10, 2) == "2 trajectories to validate on, and 10 to train on");
+  CHECK(findings(10, 3) == "");
+  CHECK(findings(9, 1) == "");
 }
 
 TEST_CASE("evaluate names the last checkpoint where it is better") {

@@ -85,6 +85,9 @@ TEST_CASE("a report has the metrics, errors and pictures of its runs") {
   CHECK(run["training"]["step"] == nlohmann::json({1, 2, 3, 4, 5, 6}));
   CHECK(run["training"]["loss"].size() == 6);
   CHECK(run["validation"]["step"] == nlohmann::json({0, 3, 6}));
+  CHECK(run["validation"]["valid_baseline"].size() == 3);
+  CHECK(run["verdict"]["kind"] == "worse_than_baseline");
+  CHECK(test::contains(run["verdict"]["text"].get<std::string>(), "(nothing changes)"));
   const nlohmann::json& memory = run["memory"];
   REQUIRE(memory["step"].size() >= 1);
   int64_t peak = 0;
