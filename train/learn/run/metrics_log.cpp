@@ -78,8 +78,11 @@ std::filesystem::path event_path(const std::filesystem::path& directory, double 
   }
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
-  return directory / fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(seconds),
-                                 host.data(), ::getpid());
+  const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(seconds),
+                                       host.data(), ::getpid());
+  std::filesystem::path path = directory / name;
+  for (int number = 1; path_exists(path); ++number) path = directory / fmt::format("{}.{}", name, number);
+  return path;
 }
 
 std::string value_text(const MetricValue& value) {
