@@ -120,6 +120,14 @@ TEST_CASE("an event file decodes to the scalars that were written") {
   CHECK(decoded == std::map<std::string, float>{{"loss/train", 0.25F}, {"lr", 1e-4F}});
 }
 
+TEST_CASE("a second writer within a second has a file of its own") {
+  const ScratchDirectory scratch;
+  const std::pair<std::string, double> loss[] = {{"loss", 0.5}};
+  for (const std::int64_t step : {1, 2})
+    TensorboardWriter(scratch.path / "tb", [] { return 7.0; }).scalars(step, loss);
+  CHECK(values_in(scratch.path / "tb").size() == 2);
+}
+
 TEST_CASE("event files that cannot be written are refused") {
   const ScratchDirectory scratch;
   std::ofstream(scratch.path / "plain") << "x";

@@ -80,8 +80,8 @@ std::filesystem::path event_path(const std::filesystem::path& directory, double 
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {"localhost"};
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(seconds),
                                        host.data(), ::getpid());
-  std::filesystem::path path = directory / name;  // a run may resume within a second
-  for (int n = 1; path_exists(path); ++n) path = directory / fmt::format("{}.{}", name, n);
+  std::filesystem::path path = directory / name;
+  for (int number = 1; path_exists(path); ++number) path = directory / fmt::format("{}.{}", name, number);
   return path;
 }
 
