@@ -146,7 +146,7 @@ TEST_CASE("integrals of a linear field are exact") {
 TEST_CASE("faces of solids are a boundary where one cell has them") {
   std::vector<int32_t> types(12, 0);
   for (const size_t node : {0, 3, 4, 7}) types[node] = 5;  // the hexahedron's face at x = 0
-  for (const size_t node : {1, 2, 6}) types[node] = 6;     // within the face that the pyramid shares
+  for (const size_t node : {1, 2, 5, 6}) types[node] = 6;  // the face that the pyramid shares
   const HandMesh solid(3, kSolidPoints, kSolidCells, {12, 13, 14, 10}, types);
   const std::vector<MeshRegion> regions = regions_of(solid.view);
   REQUIRE(regions.size() == 4);
