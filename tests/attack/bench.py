@@ -71,7 +71,7 @@ class Bench:
             "[run]\nthreads = 1\n[model]\nwidth = 16\nblocks = 2\n[data]\n"
             f'path = "{self.packed}"\ninputs = ["velocity"]\ntargets = ["velocity"]\n'
             f"[train]\nsteps = {STEPS}\nbatch = 2\naccumulate = 2\nvalidate_every = 8\nvalidate_samples = 3\n"
-            "checkpoint_every = 5\nlog_every = 3\nnoise = 0.01\n[optimizer]\nlr = 1e-3\n"
+            "validate_share = 1\ncheckpoint_every = 5\nlog_every = 3\nnoise = 0.01\n[optimizer]\nlr = 1e-3\n"
             f"[schedule]\ndecay_steps = {STEPS}\n")
         self.straight = self.folder / "straight"
         self.must(["train", self.config, "--run", self.straight])

@@ -101,7 +101,7 @@ class BundleTest(unittest.TestCase):
 
     def test_what_is_too_large_is_refused(self):
         (self.folder / "noise").write_bytes(os.urandom(60 << 20))  # which gzip does not make smaller
-        compile_to(self.built / "meshgrad-bench", f'asm(".data\\n.incbin \\"{self.folder}/noise\\""); int main() {{}}')
+        compile_to(self.built / "meshgrad-bench", f'asm(".pushsection .data\\n.incbin \\"{self.folder}/noise\\"\\n.popsection"); int main() {{}}')
         ended = self.bundle()
         self.assertEqual(ended.returncode, 1)
         self.assertIn("needed at most 60 MiB with the tracked files", ended.stderr)
