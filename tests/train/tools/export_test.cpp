@@ -96,6 +96,10 @@ TEST_CASE("an exported file describes what shapes do not show") {
   CHECK(json.at("aggregate") == "after_residual");
   CHECK(json.at("activation") == "silu");
   CHECK(json.at("eps") == 1e-5);
+  CHECK(json.at("hops") == 1);
+  CHECK(json.at("offsets").dump() == "{}");
+  const Exported far([](Config& config) { config.data.hops = 2; });
+  CHECK(far.description().at("hops") == 2);
   int64_t width = 0;
   for (const auto& group : json.at("node_columns")) width += group.at("width").get<int64_t>();
   CHECK(SafetensorsFile(run.file).at("node_encoder.linear_0.weight").shape ==
@@ -165,16 +169,32 @@ TEST_CASE("edited files that fit no model name what differs") {
                    tensors.at("edge_encoder.linear_0.weight").shape = {3, 16};
                  }),
                  "edge_encoder.linear_0.weight] needed [16, 3], got [3, 16]"));
+  const std::vector<double> far{0.0, 1e300}, small{1.0, 1e-9};
+  CHECK(contains(error_of([&](Tensors& tensors, Metadata&) {
+                   tensors.at("node_decoder.linear_2.bias").dtype = SafetensorsDtype::f64;
+                   tensors.at("node_decoder.linear_2.bias").bytes = std::as_bytes(std::span(far));
+                 }),
+                 "node_decoder.linear_2.bias] needed finite values, at most 3.4e+38, got 1e+300 at 1"));
+  CHECK(contains(error_of([&](Tensors& tensors, Metadata&) {
+                   tensors.at("normalizer.targets.std").bytes = std::as_bytes(std::span(small));
+                 }),
+                 "normalizer.targets.std] needed standard deviations from 1e-8 to 1e150, got 1e-09 at 1"));
+  const std::vector<int32_t> integers{0, 1};
+  CHECK(contains(error_of([&](Tensors& tensors, Metadata&) {
+                   tensors.at("node_decoder.linear_2.bias").dtype = SafetensorsDtype::i32;
+                   tensors.at("node_decoder.linear_2.bias").bytes = std::as_bytes(std::span(integers));
+                 }),
+                 "node_decoder.linear_2.bias] needed floating-point values, got I32"));
   const std::vector<float> nan{0.0f, std::nanf("")};
   CHECK(contains(error_of([&](Tensors& tensors, Metadata&) {
                    tensors.at("node_decoder.linear_2.bias").bytes = std::as_bytes(std::span(nan));
                  }),
-                 "node_decoder.linear_2.bias] needed finite values, got nan at 1"));
+                 "node_decoder.linear_2.bias] needed finite values, at most 3.4e+38, got nan at 1"));
   const std::vector<double> negative{1.0, -1.0};
   CHECK(contains(error_of([&](Tensors& tensors, Metadata&) {
                    tensors.at("normalizer.targets.std").bytes = std::as_bytes(std::span(negative));
                  }),
-                 "normalizer.targets.std] needed deviations of 0 or more, got -1 at 1"));
+                 "normalizer.targets.std] needed standard deviations from 1e-8 to 1e150, got -1 at 1"));
   CHECK(contains(error_of([](Tensors&, Metadata& metadata) { metadata.erase("meshgrad"); }),
                  "metadata=file.metadata()"));
   const auto described = [&](const auto& change) {

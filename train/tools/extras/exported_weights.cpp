@@ -18,6 +18,7 @@
 
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -63,6 +64,15 @@ Concatenation concatenation_of(ConcatOrder order, const std::vector<std::string>
   return {{"sender", "receiver", "edge"}, sums};
 }
 
+/// What was taken from the fields before they were stored as f32 and normalised; those with none are left
+/// out.
+Description offsets_of(const Task& task) {
+  Description offsets = Description::object();
+  for (const FieldInfo& field : task.dataset().fields())
+    if (!field.offset.empty()) offsets[field.name] = field.offset;
+  return offsets;
+}
+
 /// What a reader of the tensors must know beside their names and shapes.
 Description description_of(const Config& config, const Task& task) {
   const MeshGraphNetOptions options = mesh_graph_net_options(config.model);
@@ -83,6 +93,11 @@ Description description_of(const Config& config, const Task& task) {
           {"node_columns", column_list(describes.node_inputs)},
           {"edge_columns", edge_columns},
           {"relative_position", "sender - receiver"},
+          {"hops", config.data.hops},
+          {"period", config.data.period},
+          {"world_radius", config.data.world_radius},
+          {"world_pairs", config.data.world_pairs == WorldPairs::all ? "all" : "other_type"},
+          {"offsets", offsets_of(task)},
           {"target_columns", column_list(describes.outputs)},
           {"predicted_types", config.data.predicted_types},
           {"width", options.width},
@@ -131,12 +146,27 @@ Description description_in(const SafetensorsView& view) {
   }
 }
 
+/// Before a model of this size is made, which a damaged configuration may ask for.
+void check_sizes(const SafetensorsView& view, const ModelConfig& model) {
+  for (const std::string& name : {std::string("node_encoder.linear_0.weight"),
+                                  fmt::format("processor.{}.node_mlp.linear_0.weight", model.blocks - 1)}) {
+    const bool there = view.contains(name) && !view.at(name).shape.empty();
+    if (there && view.at(name).shape.front() == model.width) continue;
+    throw data_error(view.file + ": " + name, fmt::format("a tensor of {} rows", model.width),
+                     there ? fmt::format("{} rows", view.at(name).shape.front()) : "none",
+                     "write all tensors and the metadata of the exported file");
+  }
+}
+
 std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 /// Reads what a model of this description has, and nothing else.
 class ExportedTensors {
  public:
-  explicit ExportedTensors(const SafetensorsView& view) : view_(view) {}
+  ExportedTensors(const SafetensorsView& view, DType precision)
+      : view_(view),
+        most_(precision == DType::f64 ? std::numeric_limits<double>::max()
+                                      : std::numeric_limits<float>::max()) {}
 
   ForeignParameter take(const std::string& name, const std::vector<int64_t>& shape) {
     if (!view_.contains(name)) {
@@ -148,10 +178,15 @@ class ExportedTensors {
       throw data_error(view_.file + ": " + name, shape_text(shape), shape_text(tensor.shape),
                        "write matrices as [out, in], with the sizes of the exported file");
     }
+    using enum SafetensorsDtype;
+    if (tensor.dtype != f64 && tensor.dtype != f32 && tensor.dtype != f16 && tensor.dtype != bf16) {
+      throw data_error(view_.file + ": " + name, "floating-point values", dtype_name(tensor.dtype),
+                       "write weights as F64, F32, F16 or BF16");
+    }
     ForeignParameter parameter{name, shape, to_f64(tensor)};
     for (size_t i = 0; i < parameter.values.size(); ++i) {
-      if (std::isfinite(parameter.values[i])) continue;
-      throw data_error(view_.file + ": " + name, "finite values",
+      if (std::abs(parameter.values[i]) <= most_) continue;
+      throw data_error(view_.file + ": " + name, fmt::format("finite values, at most {:.3g}", most_),
                        fmt::format("{} at {}", parameter.values[i], i),
                        "look for the step of the training elsewhere that made it");
     }
@@ -163,12 +198,14 @@ class ExportedTensors {
     const std::vector<int64_t> shape{static_cast<int64_t>(width)};
     const ForeignParameter mean = take("normalizer." + name + ".mean", shape);
     const ForeignParameter deviation = take("normalizer." + name + ".std", shape);
-    for (size_t i = 0; i < width; ++i) {
-      if (deviation.values[i] >= 0) continue;
-      throw data_error(view_.file + ": " + deviation.name, "deviations of 0 or more",
-                       fmt::format("{} at {}", deviation.values[i], i), "write standard deviations");
+    const Normalizer normalizer = Normalizer::fixed(mean.values, deviation.values);
+    for (size_t i = 0; i < width; ++i) {  // one that is too small or too large is not kept
+      const double kept = normalizer.standard_deviation(i);
+      if (std::abs(kept - deviation.values[i]) <= 1e-6 * kept && std::isfinite(kept)) continue;
+      throw data_error(view_.file + ": " + deviation.name, "standard deviations from 1e-8 to 1e150",
+                       fmt::format("{} at {}", deviation.values[i], i), "write 1 for a constant column");
     }
-    return Normalizer::fixed(mean.values, deviation.values);
+    return normalizer;
   }
 
   void check_all_taken() const {
@@ -181,6 +218,7 @@ class ExportedTensors {
 
  private:
   const SafetensorsView& view_;
+  double most_;  ///< that the run's precision holds
   std::set<std::string> taken_;
 };
 
@@ -251,8 +289,9 @@ ImportReport import_exported(Runtime& runtime, const fs::path& path, const std::
   const std::string& data = view.metadata_at("data");
   const Task task = task_of(config, training_data_from_json(data, view.file), view.file);
   check_description(description_of(config, task), described, view.file);
+  check_sizes(view, config.model);
   const Model model = make_model(runtime, config, task.sizes());
-  ExportedTensors tensors(view);
+  ExportedTensors tensors(view, config.precision);
   ForeignModel weights;
   for (const ParameterInfo& info : model.parameters.parameters())
     weights.parameters[info.name] = tensors.take(info.name, file_shape(info));
