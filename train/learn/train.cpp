@@ -9,6 +9,8 @@
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/train.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace meshgrad {
@@ -71,7 +73,11 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
   if (options.ranks != nullptr && asked.train.batch == kAutoBatch) {
     // What fits on every rank.
     const std::vector<int64_t> fitting = all_gather(*options.ranks, config.train.batch, "train.batch");
-    config.train.batch = *std::min_element(fitting.begin(), fitting.end());
+    const int64_t least = *std::min_element(fitting.begin(), fitting.end());
+    if (least < config.train.batch)
+      note = fmt::format("train.batch = {}, as rank {} takes no more", least,
+                         std::ranges::find(fitting, least) - fitting.begin());
+    config.train.batch = least;
   }
   const bool speaks = options.ranks == nullptr || options.ranks->first();
   if (!note.empty() && speaks && options.observer.event) {

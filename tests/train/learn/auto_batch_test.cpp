@@ -20,11 +20,15 @@ TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));  // 26 samples
   config.train.batch = kAutoBatch;
+  config.train.accumulate = 1;
   config.train.steps = 2;
   Runtime runtime({.device = {}, .threads = 1});
   std::string note;
   CHECK(resolve_batch(runtime, config, {}, note).train.batch == 3);
   CHECK(contains(note, "train.batch = 3, an eighth of the 26 samples; MemoryBudget("));
+  config.train.accumulate = 3;
+  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 1);
+  config.train.accumulate = 1;
   config.plan.min_batch = 5;
   CHECK(resolve_batch(runtime, config, {}, note).train.batch == 5);
   CHECK(contains(note, "train.batch = 5, plan.min_batch;"));

@@ -38,8 +38,9 @@ TEST_CASE("a verdict compares the best model with the baseline") {
         "learned: the best model, of step 10, has 0.25 times the error of the baseline (nothing changes)");
   CHECK(of({validation(0, 3.0), validation(10, 1.1), validation(20, 1.4)}).kind == Kind::worse_than_baseline);
   CHECK(of({validation(0, 3.0), validation(10, 1.0)}).kind == Kind::worse_than_baseline);
-  // It was better once, but ended no better than it began.
-  CHECK(of({validation(0, 1.2), validation(10, 0.5), validation(20, 1.2)}).kind == Kind::nothing_learned);
+  // The best model counts, not the last.
+  CHECK(of({validation(0, 1.2), validation(10, 0.5), validation(20, 1.2)}).kind == Kind::learned);
+  CHECK(of({validation(0, 1.2), validation(10, 1.1), validation(20, 1.2)}).kind == Kind::nothing_learned);
   // The first validation of a run may be of a trained model.
   CHECK(of({validation(10, 0.5), validation(20, 0.6)}).kind == Kind::learned);
   CHECK(of({validation(0, 1.2), validation(10, 0.5), validation(20, std::nan(""))}).kind == Kind::not_finite);
@@ -62,8 +63,10 @@ TEST_CASE("a verdict is of rollouts where they choose the best") {
   CHECK(learned.ratio == doctest::Approx(0.4));
   CHECK(contains(learned.text, "learned: over rollouts the best model"));
   CHECK(of({validation(0, 3.0), validation(10, 0.4, 0.6)}).kind == Kind::worse_than_baseline);
-  // All rollouts have diverged: one prediction decides.
-  CHECK(of({validation(0, 3.0), validation(10, 0.4)}).kind == Kind::learned);
+  CHECK(of({validation(0, 3.0), validation(10, 0.4)}).kind == Kind::learned);  // without rollouts
+  Row diverged = validation(10, 0.4);
+  diverged["valid_rollout"] = std::nan("");
+  CHECK(of({validation(0, 3.0), diverged}).kind == Kind::not_finite);
 }
 
 struct VerdictRun {

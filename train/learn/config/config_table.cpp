@@ -264,8 +264,8 @@ constexpr ConfigKey kKeys[] = {
      "Trajectories of the validation split that each validation rolls out, 0 for none, as of tasks without "
      "time"},
     {"train", "validate_share", FloatKey{at<&TrainConfig::validate_share>, 0.001, 1}, "", kFree,
-     "Largest fraction of a run's time for validation: rollouts are cut, then validations left out; 1 for no "
-     "limit"},
+     "Largest fraction of a run's time for validation: rollouts are cut, then validations left out; 1, or "
+     "train.patience, for no limit"},
     {"train", "best", choice<&TrainConfig::best>(kBests), "", kFree,
      "What the best checkpoint has the lowest of: the validation error of one prediction (loss), that of "
      "rollouts, or of rollouts if there are any"},

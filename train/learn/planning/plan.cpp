@@ -244,14 +244,15 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
                        "see meshgrad plan for what to change, and what it saves");
   }
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
-  const int64_t part = std::max<int64_t>(1, samples / kBatchesOfSplit);
+  const int64_t part = std::max<int64_t>(1, samples / (kBatchesOfSplit * config.train.accumulate));
   const int64_t most = std::min(budget.batch_size, part);
   const int64_t in_time = batch_in_time(probe, here, most);
   config.train.batch = std::max(in_time, config.plan.min_batch);
   const std::string why =
       config.train.batch > in_time ? "plan.min_batch"
       : in_time < most ? fmt::format("what a step computes in {} s, by ten measured steps", kMostStepSeconds)
-      : part < budget.batch_size ? fmt::format("an eighth of the {} samples", samples)
+      : part < budget.batch_size ? fmt::format("an eighth of the {} samples{}", samples,
+                                               config.train.accumulate > 1 ? " with train.accumulate" : "")
                                  : fmt::format("the largest planned to fit in {:.1f} MiB", usable);
   note = fmt::format("train.batch = {}, {}; {}", config.train.batch, why, to_text(budget));
   return config;

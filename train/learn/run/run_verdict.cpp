@@ -57,6 +57,7 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   const bool by_rollout = best_by_rollout(config);
   const Row *first = nullptr, *last = nullptr, *loss = nullptr;
   std::optional<Figure> best;
+  bool rolled_out = false;
   for (const Row& row : metrics) {
     if (row.contains("loss") && row.at("step") > untrained) loss = &row;
     if (!row.contains("valid_error")) continue;
@@ -65,6 +66,7 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
       continue;
     }
     last = &row;
+    rolled_out = rolled_out || row.contains("valid_rollout");
     const Figure figure = figure_of(row, by_rollout);
     if (std::isfinite(figure.error) && is_better(figure, best)) best = figure;
   }
@@ -85,9 +87,12 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   if (!std::isfinite(end) || !best)
     return say(Verdict::not_finite,
                fmt::format("not finite: the validation error at step {}", verdict.last_step));
+  if (by_rollout && rolled_out && !best->of_rollouts)
+    return say(Verdict::not_finite, "not finite: the rollouts of all validations");
   verdict.best_step = best->step;
   verdict.ratio = best->error / best->baseline;
-  if (first != nullptr && !(end < first->at("valid_error"))) {
+  const bool beats_baseline = best->error < best->baseline;
+  if (!beats_baseline && first != nullptr && !(end < first->at("valid_error"))) {
     return say(Verdict::nothing_learned,
                fmt::format("nothing learned: the validation error at the end, {:.4g}, is not below that "
                            "before the first step, {:.4g}",
@@ -96,7 +101,7 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   const std::string figures =
       fmt::format("{}the best model, of step {}, has {:.4g} times the error of the baseline ({})",
                   best->of_rollouts ? "over rollouts " : "", best->step, verdict.ratio, baseline_of(config));
-  if (best->error < best->baseline) return say(Verdict::learned, "learned: " + figures);
+  if (beats_baseline) return say(Verdict::learned, "learned: " + figures);
   return say(Verdict::worse_than_baseline, "worse than the baseline: " + figures);
 }
 

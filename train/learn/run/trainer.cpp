@@ -109,9 +109,11 @@ TrainResult Trainer::run() {
 bool Trainer::end_step() {
   const bool last = state_.step == loader_.total_steps();
   const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
-  state_.validation_due = false;  // before the checkpoint of a best validation
+  // Before the checkpoint of a best validation. One that was stopped may be due by an interval of its own
+  // plan.
+  const bool again = std::exchange(state_.validation_due, false);
   const bool first = state_.step == warmup_steps() && config_.train.validate_every > 0;
-  if ((due(validate_every()) || first) && !validate()) {
+  if ((due(validate_every()) || first || again) && !validate(state_.step > warmup_steps())) {
     state_.validation_due = true;
     return false;
   }

@@ -102,10 +102,11 @@ int64_t Trainer::validate_every() const {
   return config_.train.validate_every * std::max<int64_t>(1, state_.validation_interval);
 }
 
-/// Once, at the first validation of a run, from what its steps and a few steps of the rollouts take. False:
-/// stopped.
+/// Once, at the first validation of a trained model, from what its steps and a few steps of the rollouts
+/// take. With train.patience the clock must not decide where a run ends. False: stopped.
 bool Trainer::plan_validations(double seconds_of_samples) {
-  if (state_.validation_interval > 0 || config_.train.validate_share >= 1.0) return true;
+  if (state_.validation_interval > 0 || config_.train.validate_share >= 1.0 || config_.train.patience > 0)
+    return true;
   const std::vector<int64_t> lengths = validated_lengths(task_, config_);
   const int64_t every = std::min(config_.train.validate_every, loader_.total_steps());
   ValidationTimes seconds{.training = static_cast<double>(every) * seconds_of_step(seconds_of_samples),
@@ -142,13 +143,16 @@ bool Trainer::plan_validations(double seconds_of_samples) {
   return true;
 }
 
-/// Mean of this process' steps but the first, which plans and tunes. Before the second: a guess, by the time
-/// that validation takes of a sample.
+/// Mean of this process' steps but the first, which plans and tunes, and those that only observe. Before the
+/// second: a guess, by the time that validation takes of a sample.
 double Trainer::seconds_of_step(double seconds_of_samples) const {
-  if (step_seconds_.size() > 1) {
+  const size_t steps = step_seconds_.size();
+  const size_t trained = std::min(steps, static_cast<size_t>(state_.step - warmup_steps()));
+  const size_t first = std::max<size_t>(1, steps - trained);
+  if (first < steps) {
     double sum = 0.0;
-    for (size_t i = 1; i < step_seconds_.size(); ++i) sum += static_cast<double>(step_seconds_[i]);
-    return sum / static_cast<double>(step_seconds_.size() - 1);
+    for (size_t i = first; i < steps; ++i) sum += static_cast<double>(step_seconds_[i]);
+    return sum / static_cast<double>(steps - first);
   }
   constexpr double kForwardPasses = 3.0;
   const int64_t all = task_.for_validation().samples(config_.data.valid_split).size();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
@@ -243,9 +244,10 @@ HealthCheck examine_reach(const std::filesystem::path& run) {
     check.found = "no config.resolved.toml";
     return check;
   }
-  const Config config = load_config(file.string());
+  Config config;
   std::optional<MeshReach> reach;
   try {
+    config = parse_saved_config(read_file(file), file.string());
     const auto data = data_of_run(config, find_checkpoint(run.string(), "last"));
     reach = mesh_reach(config, Dataset::open(data.value_or(config.data.path)));
   } catch (const Error&) {  // other checks say what is wrong with the run

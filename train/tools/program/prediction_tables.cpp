@@ -89,7 +89,8 @@ PredictionTables::PredictionTables(const MeshView& mesh, const PredictionOutputs
     for (int c = 0; c < target.components; ++c)
       columns_ +=
           ',' + csv_cell(target.components == 1 ? target.name : fmt::format("{}[{}]", target.name, c));
-    bytes += static_cast<uint64_t>(frames * mesh.nodes * target.components) * sizeof(float);
+    bytes += static_cast<uint64_t>(frames * mesh.nodes * target.components) *
+             (target.offset.empty() ? sizeof(float) : sizeof(double));
   }
   if (outputs.npz && bytes > NpzFile::kMostBytes) {
     throw data_error("--format npz", "fields of less than 4 GiB in an NPZ file",
