@@ -382,10 +382,11 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
     const SeenRange& range = known->second[component];
     constexpr double kRounding = 1e-6;  // of a value that was the same in all of the training
     const double rounding = kRounding * std::max(std::abs(range.least), std::abs(range.most));
-    const double outside = std::max(range.least - value, value - range.most);
+    const double outside = std::isfinite(value) ? std::max(range.least - value, value - range.most)
+                                                : std::numeric_limits<double>::infinity();
     if (outside <= rounding) return;
     const double excess = outside / std::max(range.most - range.least, rounding);
-    if (!(excess <= farthest.excess)) farthest = {excess, field.name};
+    if (excess > farthest.excess) farthest = {excess, field.name};
   };
   const size_t nodes = s.in_parts ? static_cast<size_t>(s.in_parts->ghosts[static_cast<size_t>(mesh)].owned())
                                   : s.data->meshes[static_cast<size_t>(mesh)].view.node_type.size();

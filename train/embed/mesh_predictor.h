@@ -26,7 +26,7 @@ class Runtime;
 /// Of the value that is farthest outside of the range that its field had in training: how far, in widths of
 /// that range.
 struct RangeExcess {
-  double excess = 0;         ///< 0: all are within
+  double excess = 0;         ///< 0: all are within; infinite for a value that is not finite
   std::string_view field{};  ///< valid as long as the predictor; empty: all are within
 };
 

@@ -268,9 +268,9 @@ int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t me
 
 /* Whether the model has learned such values: of its inputs on a mesh, as they are set now or as predict has
  * left them, how far the one that is farthest outside of the range that its field had in training is from it,
- * in widths of that range. 0, and *field = NULL, when all are within. *field is valid as long as the
- * predictor; either pointer may be NULL. MESHGRAD_INVALID_ARGUMENT for a checkpoint of an earlier version,
- * which does not say it. On a mesh in parts, of the process' own nodes. */
+ * in widths of that range; infinity for one that is not finite. 0, and *field = NULL, when all are within.
+ * *field is valid as long as the predictor; either pointer may be NULL. MESHGRAD_INVALID_ARGUMENT for a
+ * checkpoint of an earlier version, which does not say it. On a mesh in parts, of the process' own nodes. */
 int meshgrad_predictor_range_excess(const meshgrad_predictor* predictor, int32_t mesh, double* excess,
                                     const char** field);
 

@@ -6,6 +6,8 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "train/mesh_arrays.h"
@@ -79,6 +81,21 @@ TEST_CASE("range_excess names the farthest field and its distance") {
   CHECK(load.field == "load");
   // A component that never varied.
   CHECK(f.excess_of(predictor, {0, 3, 0, 3, 0, 3.001f, 0, 3}, 12).excess > 100);
+}
+
+TEST_CASE("range_excess of a value that is not finite is infinite") {
+  Fixture f;
+  OnlineTrainer trainer = f.trainer();
+  trainer.set_mesh(f.mesh);
+  f.append(trainer, 2);
+  MeshPredictor predictor(trainer);
+  predictor.set_mesh(f.mesh);
+  // Finite values that the network overflows on.
+  CHECK(std::isfinite(f.excess_of(predictor, {0, 3, 3e38f, 3, 9, 3, 0, 3}, 18).excess));
+  predictor.predict(1);
+  const RangeExcess found = predictor.range_excess();
+  CHECK(found.excess == std::numeric_limits<double>::infinity());
+  CHECK(found.field == "u");
 }
 
 TEST_CASE("range_excess follows predictions") {

@@ -108,9 +108,10 @@ TEST_CASE("info shows all digits of values far from zero") {
   const std::string input = (scratch.path / "a.npz").string();
   CHECK(run_meshgrad({"convert", input, "-o", packed, "--split", "1", "--unit", "u=Pa"}).code == 0);
   CHECK(contains(run_meshgrad({"info", packed}).out,
-                 "values    u: 10000000 to 10000001, mean 10000000.4583333 Pa"));
+                 "values    u: 10000000 to 10000001, mean 10000000.4583333, deviation 0.418745 Pa"));
   const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
   CHECK(json["fields"][0]["maximum"][0] == 1e7 + 1);
+  CHECK(json["fields"][0]["deviation"][0] == doctest::Approx(0.418745));
 }
 
 TEST_CASE("a checkpoint is described by what it has learned") {
@@ -121,7 +122,7 @@ TEST_CASE("a checkpoint is described by what it has learned") {
   const Outcome info = run_meshgrad({"info", last});
   CAPTURE(info.out);
   CHECK(info.code == 0);
-  CHECK(contains(info.out, "trained   30 steps of 30\n"));
+  CHECK(contains(info.out, "trained   30 steps of 30, epoch 7\n"));
   CHECK(contains(info.out, "losses    training 1."));
   CHECK(contains(info.out, ", best validation 2."));
   CHECK(contains(info.out, "MeshGraphNet, width 16, 2 blocks, "));

@@ -27,6 +27,7 @@ constexpr FirstDayRow kFirstDayRows[] = {
     {"gpu_ids -1  % the CPU", "run.device=cpu"},
     {"gpu_ids 0 1", "", "mpirun -n N meshgrad train"},
     {"log_file_dir ./log", "run.dir=./log"},
+    {"log_file_dir /tmp/100%done#2  # a path", "run.dir=/tmp/100%done#2"},
     {"verbose True", "", "-q"},
     {"Dim1 2", "", "not needed"},
     {"Dim2 1", "", "not needed"},
@@ -50,7 +51,7 @@ constexpr FirstDayRow kFirstDayRows[] = {
     {"world_radius_multiplier 1.5", "", "--data FILE.mgd"},
     // A frame model in YAML.
     {"gradient_checkpointing: true", "recompute.mode=block"},
-    {"torch_compile: true", "graphs=capture"},
+    {"torch_compile: true", "", "graphs = \"capture\""},
     {"torch_compile: false", "graphs=off"},
     {"torch_compile_mode: default", "", "fused when meshgrad is built"},
     {"torch_compile_mode: \"reduce-overhead\"", "graphs=capture"},
@@ -90,7 +91,7 @@ constexpr FirstDayRow kFirstDayRows[] = {
     // A latent ODE in JSON.
     {R"({"train": {"accumulation_steps": 4}})", "train.accumulate=4"},
     {R"({"ode_integration_steps": 8})", "unroll.steps=8"},
-    {R"({"use_compile": true})", "graphs=capture"},
+    {R"({"use_compile": true})", "", "graphs = \"capture\""},
     {R"({"use_gradient_checkpointing": false})", "recompute.mode=off"},
     {R"({"use_velocity_reg": true})", "", "loss.change_penalty"},
     {R"({"epsilon_warmup_epochs": 10})", "", "train.noise_warmup_steps"},
@@ -146,6 +147,39 @@ TEST_CASE("files of options may be command lines or JSON") {
   CHECK_THROWS_WITH_AS(mapped(R"({"lr": )"), doctest::Contains("needed JSON"), ConfigError);
 }
 
+TEST_CASE("two values of one key are both listed") {
+  const auto read = [](const char* text, OptionNames names = OptionNames::keyvalue) {
+    return import_config(text, "options", names);
+  };
+  const ImportedConfig json =
+      read(R"({"teacher": {"lr": 0.01, "epochs": 5}, "eval": [{"lr": 0.001, "epochs": 5}], "batch": 2})");
+  CHECK(json.unmapped == std::vector<std::string>{"two values of optimizer.lr: lr = 0.01 (teacher.lr) and lr "
+                                                  "= 0.001 (eval.lr); write the one that is meant"});
+  CHECK_FALSE(contains(json.toml, "\nlr"));
+  CHECK(contains(json.toml, "# not mapped: two values of optimizer.lr"));
+  CHECK(contains(json.toml, "epochs = 5"));
+  CHECK(json.mapped.size() == 3);
+  const ImportedConfig yaml = read("teacher:\n  batch_size: 8\neval:\n  batch_size: 1\n");
+  CHECK(yaml.mapped.empty());
+  CHECK(yaml.unmapped == std::vector<std::string>{"two values of train.batch: batch_size = 8 (line 2) and "
+                                                  "batch_size = 1 (line 4); write the one that is meant"});
+  const ImportedConfig names = read("amp: true\nprecision: 32\n");
+  CHECK(names.unmapped.front().starts_with("two values of precision"));
+  CHECK(read("model.width 32\nmodel.width 64\n").unmapped.size() == 1);
+  CHECK(read("lr 1e-3\nlearningr 0.001\n").mapped.size() == 2);
+  // What a recipe sets may be set again.
+  CHECK(read("--model=cloth --noise=0.001", OptionNames::deepmind).unmapped.empty());
+  CHECK(contains(read("--model=cloth --model=cfd --batch=2", OptionNames::deepmind).unmapped.front(),
+                 "model = cloth (line 1) and model = cfd (line 1)"));
+}
+
+TEST_CASE("torch.compile without a mode captures nothing") {
+  const ImportedConfig imported =
+      import_config("torch_compile: true\ntorch_compile_mode: default\n", "options", OptionNames::keyvalue);
+  CHECK(imported.mapped.empty());
+  CHECK(imported.unmapped.size() == 2);
+}
+
 TEST_CASE("names that several sections have are not guessed") {
   const ImportedConfig imported = import_config("steps 10\nbeta1 0.8", "options", OptionNames::keyvalue);
   CHECK(imported.mapped == std::vector<std::string>{"beta1 = 0.8 -> optimizer.beta1=0.8"});
@@ -178,8 +212,9 @@ TEST_CASE("flags of train answer with what they are here") {
   CHECK(contains(error_of({"c.toml", "--gpus", "4"}), "mpirun -n N meshgrad train"));
   CHECK(contains(error_of({"c.toml", "--epochs=10"}), "fix: --set train.epochs=10"));
   const std::string resume = error_of({"c.toml", "--resume", "runs/a"});
-  CHECK(
-      contains(resume, "--resume] needed no value, got \"runs/a\"; fix: leave it out: Resume from the last"));
+  CHECK(contains(resume,
+                 "--resume] needed no value, got \"runs/a\"; fix: leave it out: --resume takes the last "
+                 "checkpoint of run.dir"));
 }
 
 TEST_CASE("train takes presets between the file and --set") {

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/non_finite.h>
 #include <meshgrad/train/learn/run/precision.h>
@@ -470,8 +471,9 @@ void Trainer::save(bool best) {
   flush_log();
   if (log_) log_->sync();
   check_state(optimizer_->state());
+  const CheckpointExtra extra{{}, {{"samples_per_epoch", std::to_string(loader_.sampler().samples())}}};
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
-                  model_.parameters, *optimizer_, normalizers_, state_);
+                  model_.parameters, *optimizer_, normalizers_, state_, &extra);
 }
 
 /// last.safetensors is always the newest; numbered copies are links to the same bytes.

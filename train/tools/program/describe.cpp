@@ -23,16 +23,21 @@ std::string printed(const Json& json) {
 
 std::string unit_text(const FieldInfo& field) { return field.unit.empty() ? "" : " " + field.unit; }
 
-/// A line for each component, or one for many: minimum, maximum and mean over the split of the statistics.
+/// A line for each component, or one for many: minimum, maximum, mean and deviation over the split of the
+/// statistics.
 std::string values_text(const Dataset& data) {
   constexpr size_t kMostLines = 16;
   std::string text;
   for (const FieldInfo& field : data.fields()) {
     const FieldStatistics stats = data.field_stats(field.name);
     if (stats.count > 0 && stats.min.size() > kMostLines && field.offset.empty()) {
-      text += fmt::format("{:10}{}: {:.6g} to {:.6g} in {} components{}\n", text.empty() ? "values" : "",
-                          field.name, std::ranges::min(stats.min), std::ranges::max(stats.max),
-                          field.components, unit_text(field));
+      text += fmt::format(
+          "{:10}{}: {:.6g} to {:.6g} in {} components{}{}\n", text.empty() ? "values" : "", field.name,
+          std::ranges::min(stats.min), std::ranges::max(stats.max), field.components,
+          stats.std.empty() ? ""
+                            : fmt::format(", deviations {:.6g} to {:.6g}", std::ranges::min(stats.std),
+                                          std::ranges::max(stats.std)),
+          unit_text(field));
       continue;
     }
     for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
@@ -40,8 +45,9 @@ std::string values_text(const Dataset& data) {
       // Numbers far from zero differ in their last digits.
       const double offset = field.offset_of(c);
       const int digits = offset == 0 ? 6 : 15;
-      const std::string mean =
-          stats.mean.empty() ? "" : fmt::format(", mean {:.{}g}", stats.mean[c] + offset, digits);
+      const std::string mean = stats.mean.empty() ? ""
+                                                  : fmt::format(", mean {:.{}g}, deviation {:.6g}",
+                                                                stats.mean[c] + offset, digits, stats.std[c]);
       text +=
           fmt::format("{:10}{}: {:.{}g} to {:.{}g}{}{}\n", text.empty() ? "values" : "", name,
                       stats.min[c] + offset, digits, stats.max[c] + offset, digits, mean, unit_text(field));
@@ -59,7 +65,8 @@ std::string node_types_text(const std::vector<double>& counts) {
   return text;
 }
 
-/// fields_json with minimum, maximum and mean of each component; a packed file of version 1 has no ranges.
+/// fields_json with minimum, maximum, mean and deviation of each component; a packed file of version 1 has no
+/// ranges.
 Json fields_with_values(const Dataset& data) {
   Json fields = fields_json(data.fields());
   for (size_t f = 0; f < fields.size(); ++f) {
@@ -72,6 +79,7 @@ Json fields_with_values(const Dataset& data) {
     field["minimum"] = stats.min;
     field["maximum"] = stats.max;
     field["mean"] = stats.mean;
+    field["deviation"] = stats.std;
   }
   return fields;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
@@ -55,6 +56,25 @@ std::string data_text(const TrainingData& data, const Config& config) {
                             data.ranges->nodes.least, data.ranges->nodes.most, data.ranges->edge_length);
 }
 
+/// "30 steps of 40, epoch 3 of 4"; the epoch where the checkpoint says how many samples one has.
+std::string trained_text(const SafetensorsView& view, const RunState& state, const TrainConfig& train) {
+  const auto stored = view.metadata.find("samples_per_epoch");
+  const double samples =
+      stored == view.metadata.end() ? 0 : std::max(parse_number(stored->second).value_or(0), 0.0);
+  const auto epochs = static_cast<double>(train.epochs);
+  const double window = static_cast<double>(train.batch) * static_cast<double>(train.accumulate);
+  std::string text = counted(state.step, "step");
+  if (epochs == 0) text += fmt::format(" of {}", train.steps);
+  if (epochs > 0 && samples > 0) text += fmt::format(" of {:.0f}", std::ceil(epochs * samples / window));
+  if (samples > 0) {
+    // The last step may have fewer samples.
+    const double epoch = std::ceil(static_cast<double>(state.step) * window / samples);
+    text += fmt::format(", epoch {:.0f}", epochs > 0 ? std::min(epoch, epochs) : epoch);
+  }
+  if (epochs > 0) text += fmt::format("{} of {}", samples > 0 ? "" : ", epochs:", train.epochs);
+  return text;
+}
+
 }  // namespace
 
 bool is_checkpoint(const SafetensorsView& view) {
@@ -75,7 +95,7 @@ std::string describe_checkpoint(const std::string& path) {
     weights += std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
   }
   std::string text = fmt::format("checkpoint  {} ({})\n", path, bytes_text(bytes));
-  text += fmt::format("trained   {} of {}", counted(state.step, "step"), config.train.steps);
+  text += "trained   " + trained_text(view, state, config.train);
   if (state.optimizer.skipped > 0) text += fmt::format(", {} skipped", state.optimizer.skipped);
   if (state.micro > 0) text += fmt::format(", and {} of the next", counted(state.micro, "batch", "batches"));
   text += "\nlosses    " + losses_text(state) + "\n";

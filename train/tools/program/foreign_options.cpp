@@ -30,6 +30,9 @@ constexpr std::string_view kRecomputeAnswer =
     "recompute.mode = \"block\" saves most; \"auto\" takes what the memory asks for";
 constexpr std::string_view kProcesses =
     "one process for each GPU: mpirun -n N meshgrad train (docs/ranks.md)";
+constexpr std::string_view kCompiled =
+    "nothing to set: kernels are compiled and fused when meshgrad is built; graphs = \"capture\" launches a "
+    "step at once, as the mode reduce-overhead does";
 constexpr std::string_view kPrefetch = "not needed: batches are prepared while a step runs";
 constexpr std::string_view kNoTeacher = "not here: there is no training by a teacher";
 constexpr std::string_view kPack = "pack the data with meshgrad convert, and set data.path";
@@ -129,13 +132,12 @@ constexpr OptionRow kOptionRows[] = {
     // A frame model in YAML.
     {Origin::others, "gradient_checkpointing", kOn, "recompute.mode=block", kRecomputeAnswer},
     {Origin::others, "gradient_checkpointing", kOff, "recompute.mode=off"},
-    {Origin::others, "torch_compile", kOn, "graphs=capture"},
+    {Origin::others, "torch_compile", kOn, "", kCompiled},
     {Origin::others, "torch_compile", kOff, "graphs=off"},
     {Origin::others, "torch_compile_mode", "max-autotune", "graphs=capture autotune=true"},
     {Origin::others, "torch_compile_mode", "max-autotune-no-cudagraphs", "graphs=off autotune=true"},
     {Origin::others, "torch_compile_mode", "reduce-overhead", "graphs=capture"},
-    {Origin::others, "torch_compile_mode", "default", "",
-     "nothing to set: kernels are compiled and fused when meshgrad is built"},
+    {Origin::others, "torch_compile_mode", "default", "", kCompiled},
     {Origin::others, "temporal_frames", "", "",
      "frames that the model reads are data.history, frames that training predicts in a row unroll.steps; set "
      "the one that is meant"},
@@ -175,7 +177,7 @@ constexpr OptionRow kOptionRows[] = {
     {Origin::others, "accumulation_steps", "", "train.accumulate={}"},
     {Origin::others, "ode_integration_steps", "", "unroll.steps={}",
      "frames that training predicts in a row"},
-    {Origin::others, "use_compile", kOn, "graphs=capture"},
+    {Origin::others, "use_compile", kOn, "", kCompiled},
     {Origin::others, "use_compile", kOff, "graphs=off"},
     {Origin::others, "use_gradient_checkpointing", kOn, "recompute.mode=block", kRecomputeAnswer},
     {Origin::others, "use_gradient_checkpointing", kOff, "recompute.mode=off"},

@@ -19,6 +19,7 @@ enum class OptionNames : uint8_t {
 
 struct ForeignOption {
   std::string name, value;  ///< of a flag alone the value is "true"
+  std::string place = {};   ///< in its file: "line 3"; of JSON "teacher.lr"
 };
 
 struct OptionMeaning {

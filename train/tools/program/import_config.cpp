@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/json_fault.h>
+#include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/import_config.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -65,20 +67,31 @@ std::vector<ForeignOption> flags_of(const std::string& line) {
   return flags;
 }
 
+/// Comments begin a line, or stand after a blank: "/tmp/100%done" is a value.
+std::string without_comment(const std::string& line) {
+  for (size_t at = 0; at < line.size(); ++at) {
+    const bool begins = at == 0 || line[at - 1] == ' ' || line[at - 1] == '\t';
+    if (begins && (line[at] == '#' || line[at] == '%')) return line.substr(0, at);
+  }
+  return line;
+}
+
 std::vector<ForeignOption> options_of_lines(const std::string& text) {
   std::vector<ForeignOption> options;
   std::istringstream lines(text);
+  int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
-    line.erase(std::min(line.find_first_of("#%"), line.size()));
+    const std::string place = fmt::format("line {}", ++number);
+    line = without_comment(line);
     if ((" " + line).find(" --") != line.npos) {
-      for (ForeignOption& flag : flags_of(line)) options.push_back(std::move(flag));
+      for (ForeignOption& flag : flags_of(line)) options.push_back({flag.name, flag.value, place});
       continue;
     }
     std::string_view rest = line;
     while (!rest.empty() && (rest.front() == ' ' || rest.front() == '\t' || rest.front() == '-'))
       rest.remove_prefix(1);
     if (rest.starts_with("export ")) rest.remove_prefix(7);
-    if (auto option = option_of(rest)) options.push_back(std::move(*option));
+    if (const auto option = option_of(rest)) options.push_back({option->name, option->value, place});
   }
   return options;
 }
@@ -94,10 +107,15 @@ std::string one_line(std::string text) {
 std::vector<ForeignOption> options_of_json(const std::string& text, const std::string& name) {
   std::vector<ForeignOption> options;
   std::string key;
-  bool begins = false;  // a value after a name, not a further one of its list
+  std::vector<std::string> sections;  // names of the objects around it, with a dot after each
+  bool begins = false;                // a value after a name, not a further one of its list
   using Event = nlohmann::json::parse_event_t;
   const auto see = [&](int, Event event, nlohmann::json& parsed) {
-    if (event == Event::object_end) key.clear();
+    if (event == Event::object_start) sections.push_back(key.empty() ? "" : key + ".");
+    if (event == Event::object_end) {
+      sections.pop_back();
+      key.clear();
+    }
     if (event == Event::key) {
       key = one_line(parsed.get<std::string>());
       begins = true;
@@ -105,7 +123,7 @@ std::vector<ForeignOption> options_of_json(const std::string& text, const std::s
     if (event != Event::value || key.empty()) return true;
     const std::string value = one_line(parsed.is_string() ? parsed.get<std::string>() : parsed.dump());
     if (begins) {
-      options.push_back({key, value});
+      options.push_back({key, value, fmt::format("{}{}", fmt::join(sections, ""), key)});
     } else {
       options.back().value += " " + value;
     }
@@ -132,6 +150,49 @@ OptionMeaning own_key(const ForeignOption& option) {
   return {
       {},
       keys.empty() ? "no such key" : "several readings, " + listed(keys) + ": write the one that is meant"};
+}
+
+/// An option of the file with what it is here.
+struct Reading {
+  ForeignOption option;
+  OptionMeaning meaning;
+  bool clashes = false;  ///< another option sets a key of it to another value
+  /// A whole recipe comes first: options of their own count more.
+  bool recipe() const { return option.name == "model"; }
+  std::string theirs() const { return fmt::format("{} = {}", option.name, option.value); }
+};
+
+bool same_value(const std::string& a, const std::string& b) {
+  const std::optional<double> number = parse_number(a);
+  return a == b || (number && number == parse_number(b));
+}
+
+/// Marks readings of one key with different values, and returns a line for each such key.
+std::vector<std::string> clashes_of(std::vector<Reading>& readings) {
+  struct Setter {
+    Reading* reading;
+    std::string value;
+  };
+  std::vector<std::string> lines;
+  std::map<std::pair<bool, std::string>, std::vector<Setter>> setters;  // of recipes, and of others
+  for (Reading& reading : readings) {
+    for (const std::string& setting : reading.meaning.settings) {
+      const size_t equals = setting.find('=');
+      setters[{reading.recipe(), setting.substr(0, equals)}].push_back(
+          {&reading, setting.substr(equals + 1)});
+    }
+  }
+  for (const auto& [key, all] : setters) {
+    const auto other = std::ranges::find_if(
+        all, [&](const Setter& one) { return !same_value(one.value, all.front().value); });
+    if (other == all.end()) continue;
+    for (const Setter& one : all) one.reading->clashes = true;
+    const Reading &first = *all.front().reading, &second = *other->reading;
+    lines.push_back(fmt::format("two values of {}: {} ({}) and {} ({}); write the one that is meant",
+                                key.second, first.theirs(), first.option.place, second.theirs(),
+                                second.option.place));
+  }
+  return lines;
 }
 
 /// The fault without the name of the file, or empty.
@@ -168,31 +229,37 @@ ImportedConfig import_config(const std::string& text, const std::string& name, O
   if (text.size() > kLargestConfigFile)
     throw config_error(name, "options in at most 64 KiB", fmt::format("{} bytes or more", text.size()),
                        "check the path");
-  ImportedConfig imported;
-  std::vector<std::string> settings;
+  std::vector<Reading> readings;
   bool known = false;
   const bool json = text.find('{') == text.find_first_not_of(" \t\r\n") && text.find('{') != text.npos;
   for (const ForeignOption& option : json ? options_of_json(text, name) : options_of_lines(text)) {
-    const std::string theirs = fmt::format("{} = {}", option.name, option.value);
     std::optional<OptionMeaning> meaning = meaning_of(option, names, shortest_edge);
     known = known || meaning;
     if (!meaning)
       meaning = names == OptionNames::keyvalue ? own_key(option) : OptionMeaning{{}, "no such key"};
-    const std::vector<std::string>& found = meaning->settings;
+    readings.push_back({option, *meaning});
+  }
+  ImportedConfig imported;
+  imported.unmapped = clashes_of(readings);
+  known = known || !imported.unmapped.empty();
+  std::vector<std::string> settings;
+  for (const Reading& reading : readings) {
+    if (reading.clashes) continue;
+    const std::string theirs = reading.theirs();
+    const auto& [found, answer] = reading.meaning;
     if (found.empty()) {
-      imported.unmapped.push_back(theirs + ": " + meaning->answer);
+      imported.unmapped.push_back(theirs + ": " + answer);
       continue;
     }
-    // A whole recipe comes first: options of their own count more.
     std::vector<std::string> more = settings;
-    more.insert(option.name == "model" ? more.begin() : more.end(), found.begin(), found.end());
+    more.insert(reading.recipe() ? more.begin() : more.end(), found.begin(), found.end());
     if (const std::string fault = fault_of(more); !fault.empty()) {
       imported.unmapped.push_back(theirs + ": " + fault);
       continue;
     }
     settings = std::move(more);
-    imported.mapped.push_back(fmt::format("{} -> {}{}", theirs, fmt::join(found, ", "),
-                                          meaning->answer.empty() ? "" : " (" + meaning->answer + ")"));
+    imported.mapped.push_back(
+        fmt::format("{} -> {}{}", theirs, fmt::join(found, ", "), answer.empty() ? "" : " (" + answer + ")"));
   }
   if (settings.empty() && !known) {
     throw config_error(name, "lines NAME: VALUE or NAME = VALUE with known names", "none",

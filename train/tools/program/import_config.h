@@ -18,10 +18,11 @@ struct ImportedConfig {
 };
 
 /// Reads lines `NAME: VALUE`, `NAME: TYPE = VALUE`, `NAME = VALUE`, `NAME VALUE`, command lines with
-/// `--NAME=VALUE`, `--NAME VALUE` and `--NAME`, or JSON; # and % begin comments. Of nested YAML and JSON the
-/// innermost name counts; lists of several lines are not read. A value that its key refuses is not mapped,
-/// nor is a name that several sections have. `shortest_edge`: of the data that the configuration is for.
-/// Throws ConfigError, with `name` for the file, when it has no known name.
+/// `--NAME=VALUE`, `--NAME VALUE` and `--NAME`, or JSON; # and % begin comments at the start of a line and
+/// after a blank. Of nested YAML and JSON the innermost name counts; lists of several lines are not read. A
+/// value that its key refuses is not mapped, nor is a name that several sections have, nor different values
+/// of one key, but for what a recipe ("model") sets. `shortest_edge`: of the data that the configuration is
+/// for. Throws ConfigError, with `name` for the file, when it has no known name.
 ImportedConfig import_config(const std::string& text, const std::string& name, OptionNames names,
                              std::optional<double> shortest_edge = {});
 
