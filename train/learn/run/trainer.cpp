@@ -123,13 +123,6 @@ bool Trainer::end_step() {
   return true;
 }
 
-/// Early stopping. Only counters of the checkpoint decide, so that a resumed run ends at the same step.
-bool Trainer::out_of_patience() const {
-  if (config_.train.patience == 0) return false;
-  const int64_t since_best = state_.step - std::max(state_.best_step, warmup_steps());
-  return since_best / validate_every() >= config_.train.patience;
-}
-
 /// Called by all ranks at the same place of the run.
 bool Trainer::stop_wanted() {
   return agree(ranks_, options_.observer.stop && options_.observer.stop(), "stop");

@@ -102,6 +102,13 @@ int64_t Trainer::validate_every() const {
   return config_.train.validate_every * std::max<int64_t>(1, state_.validation_interval);
 }
 
+/// Early stopping. Only counters of the checkpoint decide, so that a resumed run ends at the same step.
+bool Trainer::out_of_patience() const {
+  if (config_.train.patience == 0) return false;
+  const int64_t since_best = state_.step - std::max(state_.best_step, warmup_steps());
+  return since_best / validate_every() >= config_.train.patience;
+}
+
 /// Once, at the first validation of a trained model, from what its steps and a few steps of the rollouts
 /// take. With train.patience the clock must not decide where a run ends. False: stopped.
 bool Trainer::plan_validations(double seconds_of_samples) {
