@@ -99,7 +99,7 @@ void OnlineTrainer::State::check_world_edges() {
   const int64_t edges = count_world_edges(mesh, buffer.current(position), world.dim(), world.options());
   if (edges <= world.limit(mesh.nodes)) return;
   throw world.refused(
-      mesh.nodes, edges, "this frame",
+      mesh.nodes, edges, "the current frame",
       "leave the frame out and call restart_trajectory; a trainer with a larger value takes more memory");
 }
 

@@ -257,7 +257,7 @@ TEST_CASE("OnlineTrainer refuses a frame with too many world edges") {
   plate.append(narrow, 0, 3);
   const std::string refused = message_of([&] { plate.append(narrow, 3, 4); });
   CHECK_MESSAGE(contains(refused, "[data.world_edges_per_node] needed "), refused);
-  CHECK(contains(refused, "or more, for this frame, got "));
+  CHECK(contains(refused, "or more, for the current frame, got "));
   CHECK(contains(refused, "leave the frame out and call restart_trajectory"));
   CHECK(narrow.seen() == 2);
   CHECK(narrow.train(20).steps == 20);

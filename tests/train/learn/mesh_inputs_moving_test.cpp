@@ -431,7 +431,7 @@ TEST_CASE("given positions are an input of MeshPredictor and plan") {
   config.train.field_noise = {{"world_pos", 0.1}};
   const std::vector<Contradiction> found = contradictions(config);
   REQUIRE(found.size() == 1);
-  CHECK(contains(found.front().needed, "fields among data.targets = [stress], as others get no noise"));
+  CHECK(contains(found.front().needed, "fields among data.targets = [stress], as other fields get no noise"));
 }
 
 TEST_CASE("configurations that do not fit a moving mesh are refused") {

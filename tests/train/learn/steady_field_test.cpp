@@ -52,6 +52,30 @@ TEST_CASE("a batch has each mesh's fields, noise only in inputs") {
   }
 }
 
+TEST_CASE("a component that never varies is scaled as its field") {
+  const test::ScratchDirectory scratch;
+  const fs::path path = scratch.path / "beam.mgd";
+  PackedFileWriter writer(path, 2, {{"g", 1, true, ""}, {"u", 2, true, "m"}});
+  const std::vector<float> positions{0, 0, 1, 0, 0, 1}, g{1, 2, 3}, u{0, 1e-4F, 0, 2e-4F, 0, 4e-4F};
+  const std::vector<int32_t> types{0, 0, 0}, cells{0, 1, 2};
+  const PackedMesh packed{2, CellKind::triangle, positions, types, cells};
+  const int64_t mesh = writer.add_mesh(PackedFileWriter::mesh_key(packed, {}), packed,
+                                       edges_from_cells(cells, CellKind::triangle, 3, "beam"));
+  writer.add_trajectory({"beam", "train", mesh, 1, 0, 0.0, {g, u}});
+  DataStatistics statistics;
+  statistics.fields = {FieldMoments(1), FieldMoments(2)};
+  statistics.fields[0].add(g, types, 1);
+  statistics.fields[1].add(u, types, 1);
+  statistics.edges.assign(3, Moments{6, 0.0, 1.0});
+  statistics.node_type_counts = {3, 0, 0, 0, 0, 0, 0, 0, 0};
+  writer.finish({"train"}, statistics, "train", "beam");
+  Config config = steady_config(scratch.path);
+  config.data.path = path.string();
+  const Normalizer targets = make_task(config, Dataset::open(path)).dataset_normalizers({}).targets;
+  CHECK(targets.standard_deviation(1) == doctest::Approx(1e-4 * std::sqrt(14.0 / 9.0)));
+  CHECK(targets.standard_deviation(0) == targets.standard_deviation(1));
+}
+
 TEST_CASE("the nearest training case is alike in what is read") {
   const test::ScratchDirectory scratch;
   Config config = steady_config(scratch.path);

@@ -154,7 +154,7 @@ TEST_CASE("a best chosen by the loss is validated again at resume") {
   CHECK(again.state.best_valid_error == state.best_valid_error);
   CHECK(again.state.best_step == state.best_step);
   const auto line = std::ranges::find_if(told, [](const std::string& text) {
-    return test::contains(text, "was chosen by another figure: validated again");
+    return test::contains(text, "is validated again, as this run compares other figures");
   });
   CHECK(line != told.end());
   // What goes on is what was trained last.

@@ -313,7 +313,7 @@ TEST_CASE("files that are not what they are said to be") {
   CHECK(contains(error_of([&](FileTensors& file) {
                    file["state.head.weight"] = {{1}, {0.0}};
                  }),
-                 "1 tensor without a place there, such as state.head.weight"));
+                 "1 tensor of other names, such as state.head.weight"));
   CHECK(contains(error_of([&](FileTensors& file) {
                    file["normalizer.nodes.mean"] = {{1}, {0.0}};
                  }),

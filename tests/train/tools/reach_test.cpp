@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 constexpr int kColumns = 12;
 
 /// Beams of two rows of nodes, clamped at the left (type 1) and loaded at the right (2); with `repeated` the
-/// load is also at all nodes.
-fs::path pack_beams(const fs::path& folder, bool repeated, bool over_time = false) {
+/// load is also at all nodes. No cells join the columns `cut_after` and the next.
+fs::path pack_beams(const fs::path& folder, bool repeated, bool over_time = false, int cut_after = kColumns) {
   const fs::path input = folder / "beams";
   for (int part = 0; part < 6; ++part) {
     const float load = 1.0F + static_cast<float>(part);
@@ -42,7 +42,7 @@ fs::path pack_beams(const fs::path& folder, bool repeated, bool over_time = fals
         traction.push_back(i == kColumns - 1 ? load : 0.0F);
         all.push_back(load);
         u.push_back(load * static_cast<float>(i * i));
-        if (row == 1 || i + 1 == kColumns) continue;
+        if (row == 1 || i + 1 == kColumns || i == cut_after) continue;
         cells.insert(cells.end(), {i, i + 1, kColumns + i, i + 1, kColumns + i + 1, kColumns + i});
       }
     }
@@ -103,6 +103,18 @@ TEST_CASE("a load that messages do not carry to all nodes is found") {
   more = first.config;
   more.data.hops = 2;
   CHECK(found(check_config(more, data)) == nullptr);
+}
+
+TEST_CASE("nodes that no edges join with the load are found") {
+  const ScratchDirectory scratch;
+  const Dataset data = Dataset::open(pack_beams(scratch.path, false, false, 3));
+  const ConfigSummary summary = check_config(first_config(data).config, data);
+  const auto cut = std::ranges::find(summary.findings, "data.inputs", &Finding::place);
+  REQUIRE(cut != summary.findings.end());
+  CHECK(cut->severity == Finding::Severity::warning);
+  CHECK(contains(cut->what,
+                 "predicted nodes of a mesh are not connected with the nodes at which traction is not 0"));
+  CHECK(found(summary) == nullptr);  // blocks are no remedy
 }
 
 TEST_CASE("a load that is repeated at all nodes needs no reach") {

@@ -79,10 +79,10 @@ class Checks {
     for (const FieldNumber& number : train.field_noise) {
       const bool read =
           contains(inputs, number.field) || (in_time && number.field == config_.data.world_position);
-      refuse(
-          read && in_time && !contains(targets, number.field), {"train.noise", "data.targets"},
-          fmt::format("fields among data.targets = [{}], as others get no noise", fmt::join(targets, ", ")),
-          "remove it", toml_quoted(number.field));
+      refuse(read && in_time && !contains(targets, number.field), {"train.noise", "data.targets"},
+             fmt::format("fields among data.targets = [{}], as other fields get no noise",
+                         fmt::join(targets, ", ")),
+             "remove it", toml_quoted(number.field));
       refuse(!read, {"train.noise", "data.inputs"},
              fmt::format("fields among data.inputs = [{}]", fmt::join(inputs, ", ")),
              "remove it, or add it to data.inputs", toml_quoted(number.field));
@@ -144,7 +144,7 @@ class Checks {
     const bool given = std::ranges::any_of(
         data.inputs, [&](const std::string& input) { return contains(data.targets, input); });
     refuse(!given, {"data.history", "data.inputs"},
-           "1 where no input is a target: others are given at the latest frame only",
+           "1 where no input is a target: such inputs are given at the latest frame only",
            "set data.history = 1, or name a target in data.inputs");
     refuse(given && config_.unroll.steps > 1, {"data.history", "unroll.steps"},
            "1 with unroll.steps above 1, where earlier frames are the data's",

@@ -184,9 +184,16 @@ void Trainer::validate_best_again(const std::filesystem::path& resumed) {
       is_finite(by_rollout ? state_.best_valid_rollout : state_.best_valid_error))
     return;
   const std::string best = fmt::format("the best checkpoint, of step {}", state_.best_step);
-  if (!path_exists(folder_.best()) ||
-      load_checkpoint(folder_.best(), runtime_.stream(), model_.parameters, nullptr, normalizers_).step !=
-          state_.best_step) {
+  const auto step_of_best = [&]() -> int64_t {
+    if (!path_exists(folder_.best())) return -1;
+    try {
+      return load_checkpoint(folder_.best(), runtime_.stream(), model_.parameters, nullptr, normalizers_)
+          .step;
+    } catch (const DataError&) {  // damaged: the run needs it no more
+      return -1;
+    }
+  };
+  if (step_of_best() != state_.best_step) {
     state_.best_valid_error = std::numeric_limits<double>::infinity();
     tell(RunEventKind::settings, best + ", cannot be compared: the next validation is the best");
   } else {
@@ -203,11 +210,12 @@ void Trainer::validate_best_again(const std::filesystem::path& resumed) {
       state_.best_valid_error = found->error;
       if (rollouts && is_finite(rollouts->error)) state_.best_valid_rollout = rollouts->error;
       tell(RunEventKind::settings,
-           fmt::format("{}, was chosen by another figure: validated again, error {:.4g}, baseline {:.4g}{}",
-                       best, found->error, found->baseline,
-                       rollouts ? fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollouts->error,
-                                              rollouts->baseline)
-                                : std::string()));
+           fmt::format(
+               "{}, is validated again, as this run compares other figures: error {:.4g}, baseline {:.4g}{}",
+               best, found->error, found->baseline,
+               rollouts
+                   ? fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollouts->error, rollouts->baseline)
+                   : std::string()));
     }
   }
   load_checkpoint(resumed, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);

@@ -41,8 +41,12 @@ Normalizer target_normalizer(const MeshTask& task, const NoiseOptions& noise) {
     // Noise is added to what the model reads: another target keeps its own deviation. So does a value.
     const bool noisy = fields.reads(field.name) && quantity != Quantity::value;
     const double share = noise.of(field.name) * kept;
-    for (size_t c = 0; c < stats.mean.size(); ++c)
-      columns.add(stats.mean[c], noisy ? std::hypot(stats.std[c], share) : stats.std[c]);
+    // A component that never varies has no scale but its field's: 1 may be far outside of it.
+    const double largest = stats.std.empty() ? 0.0 : std::ranges::max(stats.std);
+    for (size_t c = 0; c < stats.mean.size(); ++c) {
+      const double deviation = stats.std[c] > Normalizer::kSmallestDeviation ? stats.std[c] : largest;
+      columns.add(stats.mean[c], noisy ? std::hypot(deviation, share) : deviation);
+    }
   }
   return columns.normalizer();
 }

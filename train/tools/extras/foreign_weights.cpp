@@ -81,7 +81,7 @@ class ForeignFile {
     const size_t count = unused.size();
     if (count > 3) unused.resize(3);
     throw data_error(view_.file, "only weights of a MeshGraphNet",
-                     fmt::format("{} without a place there, such as {}",
+                     fmt::format("{} of other names, such as {}",
                                  counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
                      fix());
   }

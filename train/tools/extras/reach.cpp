@@ -146,15 +146,18 @@ class ReachScan {
   bool add(const MeshView& mesh, const std::string& name, bool input, const std::vector<int32_t>& nodes) {
     if (nodes.empty() || 2 * std::ssize(nodes) >= mesh.nodes) return false;
     const std::vector<int32_t> distance = distances(mesh, nodes);
-    int64_t farthest = 0;
+    int64_t farthest = 0, cut_off = 0;
     for (size_t node = 0; node < distance.size(); ++node) {
       const bool predicted = std::ranges::find(config_.data.predicted_types, mesh.node_type[node]) !=
                              config_.data.predicted_types.end();
-      if (predicted) farthest = std::max<int64_t>(farthest, distance[node]);
+      if (!predicted) continue;
+      farthest = std::max<int64_t>(farthest, distance[node]);
+      cut_off += distance[node] == kUnreached ? 1 : 0;
     }
     const auto [at, first] = sources_.try_emplace(name, ReachSource{name, input, farthest, farthest});
     at->second.least = std::min(at->second.least, farthest);
     at->second.most = std::max(at->second.most, farthest);
+    at->second.cut_off = std::max(at->second.cut_off, cut_off);
     return true;
   }
 
@@ -182,18 +185,31 @@ std::string span_text(int64_t least, int64_t most) {
   return least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
 }
 
+std::string repeat_text(const ReachSource& cause) {
+  return fmt::format(
+      "repeat the values of {} at all nodes, as a condition of the mesh (FieldData of VTU, graph:NAME of NPZ "
+      "and "
+      "HDF5) or as a further field: an input column each",
+      cause.name);
+}
+
+/// Of parts of a mesh that no edges join.
+Finding cut_off_finding(const ReachSource& cause) {
+  const std::string from = cause.input ? "the nodes at which " + cause.name + " is not 0" : cause.name;
+  return {cause.input ? Finding::Severity::warning : Finding::Severity::note, "data.inputs",
+          fmt::format("{} of a mesh {} not connected with {}", counted(cause.cut_off, "predicted node"),
+                      cause.cut_off == 1 ? "is" : "are", from),
+          "no message reaches them, however many blocks there are",
+          cause.input ? repeat_text(cause)
+                      : "make one mesh of its parts, or add what they need to know as inputs"};
+}
+
 std::string remedy_text(const Config& config, const MeshReach& reach, const ReachSource& cause) {
   const ReachSource& far = reach.sources.front();
   const int64_t blocks = (far.most + config.data.hops - 1) / config.data.hops;
   const double times = static_cast<double>(blocks) / static_cast<double>(config.model.blocks);
   std::string text;
-  if (cause.input) {
-    text += fmt::format(
-        "repeat the values of {} at all nodes, as a condition of the mesh (FieldData of VTU, graph:NAME of "
-        "NPZ and "
-        "HDF5) or as a further field: an input column each; or ",
-        cause.name);
-  }
+  if (cause.input) text += repeat_text(cause) + "; or ";
   text +=
       fmt::format("set model.blocks = {}: about {:.1f} times the time and memory of a step", blocks, times);
   if (reach.hop_edges > 1.0) {
@@ -223,6 +239,10 @@ std::string reach_text(const MeshReach& reach) {
 
 std::optional<Finding> reach_finding(const Config& config, const MeshReach& reach) {
   if (config.task.name != TaskName::steady_field || reach.sources.empty()) return std::nullopt;
+  const ReachSource* cut_off = nullptr;
+  for (const ReachSource& source : reach.sources)
+    if (source.cut_off > 0 && (cut_off == nullptr || (source.input && !cut_off->input))) cut_off = &source;
+  if (cut_off != nullptr) return cut_off_finding(*cut_off);
   const auto input = std::ranges::find_if(reach.sources, &ReachSource::input);
   const bool of_input = input != reach.sources.end() && input->most > reach.edges;
   const ReachSource& source = of_input ? *input : reach.sources.front();

@@ -20,6 +20,7 @@ struct ReachSource {
   std::string name;             ///< of the input, or "nodes of type 2"
   bool input = false;           ///< its values reach no other nodes but by messages
   int64_t least = 0, most = 0;  ///< over meshes: edges to the predicted node that is farthest from them all
+  int64_t cut_off = 0;          ///< most of a mesh: predicted nodes that no edges lead to
 };
 
 struct MeshReach {
@@ -31,7 +32,7 @@ struct MeshReach {
   std::vector<ReachSource> sources;  ///< the farthest first; without those whose values other inputs repeat
 };
 
-/// Of at most 8 trajectories of the training split; nodes that no edge leads to do not count. An input counts
+/// Of at most 8 trajectories of the training split. An input counts
 /// as repeated where another one, on the graph or the same at all nodes of a mesh, has its values. Nothing
 /// for a task without meshes.
 std::optional<MeshReach> mesh_reach(const Config& config, const Dataset& dataset);
@@ -40,7 +41,8 @@ std::optional<MeshReach> mesh_reach(const Config& config, const Dataset& dataset
 std::string reach_text(const MeshReach& reach);
 
 /// Of steady fields, whose solution depends on all of the mesh at once: a warning where an input does not
-/// reach all predicted nodes, a note where a node type does not. Over time a change comes from near nodes.
+/// reach all predicted nodes, for want of blocks or of edges, a note where a node type does not. Over time a
+/// change comes from near nodes.
 std::optional<Finding> reach_finding(const Config& config, const MeshReach& reach);
 
 /// The same of a run directory, for doctor. Unknown where its data are no longer there.
