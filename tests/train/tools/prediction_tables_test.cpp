@@ -304,10 +304,10 @@ TEST_CASE("a rollout writes arrays, points and integrals") {
 TEST_CASE("a probe outside of the mesh is named") {
   const WaveModel model;
   const std::string large = model.write("large.npz", 10.0F).string();
-  check_fails({"rollout", model.config.run.dir, model.wave.string(), "--steps", "1", "--probe", "3,3"}, 1,
-              {"[--probe 3,3] needed a point inside of " + model.wave.string(),
-               "got a point outside, 3.39 from node 48 at 0.6,0.6, the nearest",
-               "fix: give it in the unit of the data's positions"});
+  check_fails(
+      {"rollout", model.config.run.dir, model.wave.string(), "--steps", "1", "--probe", "3,3"}, 1,
+      {"[--probe 3,3] needed a point inside of " + model.wave.string(),
+       "got 3.39 from the nearest node, 48 at 0.6,0.6", "fix: give it in the unit of the data's positions"});
   const Outcome one = model.roll_out({large, "--probe", "3,3"});
   CAPTURE(one.err);
   REQUIRE(one.code == 0);

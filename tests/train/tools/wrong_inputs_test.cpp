@@ -178,13 +178,11 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
            "out this "
            "trajectory, or the frames from there on; the simulation may have diverged"},
           {"convert DIR/order -o DIR/a.mgd", 1,
-           "[DIR/order/heat_0003.vtu] needed the nodes in the order of the frame before, got the same nodes "
-           "in "
-           "another order; fix: write all frames with one order of nodes"},
+           "[DIR/order/heat_0003.vtu] needed the nodes in the order of the frame before, got these nodes "
+           "permuted, the first at node 0; fix: write all frames with one order of nodes"},
           {"convert DIR/moved -o DIR/a.mgd", 1,
-           "[DIR/moved/heat_0003.vtu] needed the nodes in the order of the frame before, got the same nodes "
-           "in "
-           "another order; fix: write all frames with one order of nodes"},
+           "[DIR/moved/heat_0003.vtu] needed the nodes in the order of the frame before, got these nodes "
+           "permuted, the first at node 0; fix: write all frames with one order of nodes"},
           {"convert DIR/cut -o DIR/a.mgd", 1,
            "[DIR/cut/heat_0002.vtu] needed XML of VTK, got Error parsing start element tag at line 1; fix: "
            "copy the "

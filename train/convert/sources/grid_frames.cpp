@@ -29,9 +29,10 @@ class GridSource : public TrajectorySource {
     while (at_ < frames_.size()) {
       const size_t before = at_;
       VtkGrid grid = read();
-      if (trajectory.has_nodes_in_other_order(grid)) {
+      if (const auto node = trajectory.first_permuted_node(grid)) {
         throw data_error(frames_[before].name, "the nodes in the order of the frame before",
-                         "the same nodes in another order", "write all frames with one order of nodes");
+                         fmt::format("these nodes permuted, the first at node {}", *node),
+                         "write all frames with one order of nodes");
       }
       if (!trajectory.take_cell_order(grid)) {
         at_ = before;

@@ -337,10 +337,11 @@ bool VtkTrajectory::take_cell_order(VtkGrid& grid) const {
   return true;
 }
 
-bool VtkTrajectory::has_nodes_in_other_order(const VtkGrid& grid) const {
-  if (!moving_.empty()) return false;
+std::optional<size_t> VtkTrajectory::first_permuted_node(const VtkGrid& grid) const {
+  if (!moving_.empty()) return std::nullopt;
   std::vector<double> first = as_doubles(mesh_.points), now = as_doubles(grid.points);
-  if (first == now || first.size() != now.size()) return false;
+  if (first == now || first.size() != now.size()) return std::nullopt;
+  const auto differs = static_cast<size_t>(std::ranges::mismatch(first, now).in1 - first.begin()) / 3;
   const auto sort_points = [](std::vector<double>& values) {
     std::vector<std::array<double, 3>> points(values.size() / 3);
     for (size_t i = 0; i < points.size(); ++i)
@@ -348,7 +349,7 @@ bool VtkTrajectory::has_nodes_in_other_order(const VtkGrid& grid) const {
     std::ranges::sort(points);
     return points;
   };
-  return sort_points(first) == sort_points(now);
+  return sort_points(first) == sort_points(now) ? std::optional(differs) : std::nullopt;
 }
 
 void VtkTrajectory::check_types(const VtkGrid& grid, const std::string& name) const {

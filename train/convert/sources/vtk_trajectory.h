@@ -30,8 +30,9 @@ class VtkTrajectory {
   VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
                 WarningCallback warn);
 
-  /// Whether a grid has the nodes of the first frame in another order. Of a mesh that moved before: false.
-  bool has_nodes_in_other_order(const VtkGrid& grid) const;
+  /// Of a grid with the nodes of the first frame in a different order, the first that differs. Nothing for a
+  /// mesh that moved before.
+  std::optional<size_t> first_permuted_node(const VtkGrid& grid) const;
   /// Whether a further frame has these cells, in any order; `grid` then has its arrays of cells in the order
   /// of the first frame. Its points may have moved.
   bool take_cell_order(VtkGrid& grid) const;

@@ -17,8 +17,8 @@ struct ConfigSummary {
   int64_t train_samples = 0, valid_samples = 0;
   std::optional<MemoryPlan> memory;  ///< absent where the device's memory is not known
   std::optional<MeshReach> reach;    ///< of tasks on meshes
-  std::optional<double>
-      predicted_share;            ///< of the training split's nodes, those that are predicted; likewise
+  /// Of the training split's nodes, those that are predicted; of tasks on meshes.
+  std::optional<double> predicted_share;
   std::vector<Finding> findings;  ///< errors first
 };
 

@@ -20,6 +20,7 @@
 #include <deque>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 
 namespace meshgrad {
@@ -37,7 +38,7 @@ Task task_of(const Config& config, const std::optional<TrainingData>& data, cons
                        toml_quoted(name_of(config.task.name)), "read the checkpoint itself");
   }
   if (!data || data->dim == 0) {
-    throw data_error(file, "a description of the fields", "a checkpoint of an earlier version",
+    throw data_error(file, "a description of the fields", data ? "dim = 0" : "no metadata entry \"data\"",
                      "train one more step: raise train.steps by 1 and run meshgrad train --resume");
   }
   return make_task(config, empty_dataset({.dim = data->dim, .dt = data->dt, .fields = data->fields}, config));
@@ -135,7 +136,7 @@ Description description_in(const SafetensorsView& view) {
   if (found == view.metadata.end()) {
     throw data_error(
         view.file, fmt::format("the metadata of the exported file, with \"{}\"", kKey),
-        fmt::format("{} entries of other names", view.metadata.size()),
+        fmt::format("{}", fmt::join(std::views::keys(view.metadata), ", ")),
         "write them beside the tensors, as save_file(tensors, FILE, metadata=file.metadata()) does");
   }
   try {

@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/task/field_selection.h>
 #include <meshgrad/train/tools/extras/reach.h>
 
 #include <fmt/format.h>
@@ -148,9 +149,7 @@ class ReachScan {
     const std::vector<int32_t> distance = distances(mesh, nodes);
     int64_t farthest = 0, cut_off = 0;
     for (size_t node = 0; node < distance.size(); ++node) {
-      const bool predicted = std::ranges::find(config_.data.predicted_types, mesh.node_type[node]) !=
-                             config_.data.predicted_types.end();
-      if (!predicted) continue;
+      if (!contains_type(config_.data.predicted_types, mesh.node_type[node])) continue;
       farthest = std::max<int64_t>(farthest, distance[node]);
       cut_off += distance[node] == kUnreached ? 1 : 0;
     }

@@ -45,9 +45,9 @@ void begin_folder(const fs::path& directory, const std::function<bool(const std:
     std::error_code none;
     return fs::is_directory(input, none) && fs::equivalent(input, directory, none);
   };
-  if (std::ranges::any_of(inputs, same))
-    throw data_error("-o " + directory.string(), "a folder that the command does not read",
-                     "a folder to predict on", "choose another");
+  if (const auto input = std::ranges::find_if(inputs, same); input != inputs.end())
+    throw data_error("-o " + directory.string(), "a folder that the command does not read", input->string(),
+                     "name a new folder");
   fs::create_directories(directory, error);
   std::vector<fs::path> earlier;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))

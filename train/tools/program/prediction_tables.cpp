@@ -64,8 +64,8 @@ std::vector<std::string> check_probes(std::span<const Probe> probes, std::span<c
       at_nodes = at_nodes || place.in == ProbePlace::In::node;
       if (place.in != ProbePlace::In::outside || ++lack > 1) continue;
       first = source;
-      nearest = fmt::format("a point outside, {:.3g} from node {} at {}, the nearest", place.distance,
-                            place.nearest, position_text(mesh, place.nearest));
+      nearest = fmt::format("{:.3g} from the nearest node, {} at {}", place.distance, place.nearest,
+                            position_text(mesh, place.nearest));
     }
     if (lack == 0) continue;
     if (std::cmp_equal(lack, meshes.size())) {

@@ -409,8 +409,8 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
   if (command.fail_if_useless && config.train.validate_every == 0) {
-    throw config_error("--fail-if-useless", "validations, which tell", "train.validate_every = 0",
-                       "set train.validate_every");
+    throw config_error("--fail-if-useless", "validations, which the verdict compares",
+                       "train.validate_every = 0", "set train.validate_every");
   }
   return on_ranks({.timeout = std::chrono::seconds(config.ranks.timeout)},
                   [&](Ranks& ranks) { return run_rank(command, globals, config, ranks); });

@@ -106,7 +106,7 @@ std::string setting_meant(const CLI::App& command, const UnknownOption& option) 
   return meaning->answer.empty() ? text : text + " (" + meaning->answer + ")";
 }
 
-/// A word after a flag that takes none: "--resume" for "--resume runs/a"; empty when there is none.
+/// The flag without a value that stands before a word: --resume of "--resume runs/a". Null: none.
 const CLI::Option* flag_before(const CLI::App& command, const std::vector<std::string>& words,
                                const std::string& extra) {
   const auto at = std::ranges::find(words, extra);
