@@ -63,10 +63,10 @@ WORDS = [
 # Makers of errors with the place of `got` among their arguments; for lambdas and wrappers any argument may be it.
 MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_error": 2, "rank_error": 2,
           "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
-          "refused": None, "different_run": None, "check_range": None}
+          "refused": None, "different_run": None, "check_range": None, "period_error": None, "missing": None}
 VAGUE = re.compile(r"(?:an? )?(?:[a-z]+ ones?|others?|another|something|both|neither|one|"
                    r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|(?:its?|they) |.*(?:\bor others|"
-                   r"\b(?:without|beside|past|of|in) (?:it|them)|"
+                   r"\b(?:without|beside|past|of|in) (?:it|them)\b.*|.*\bwithout|"
                    r"\bof another [a-z]+|do(?:es)? not fit)$")
 NAME_LENGTH = 60
 GAP = r"""[\s"'/#*_|>\\-]+"""

@@ -86,7 +86,7 @@ class Listing {
     if (fs::is_directory(folder / "VTK", none)) add_files(folder / "VTK", split);
     if (files.size() > before) return;
     throw data_error(folder.string(), "files that foamToVTK wrote, in the folder VTK of a case of OpenFOAM",
-                     "a case without",
+                     fs::is_directory(folder / "VTK", none) ? "VTK without files to read" : "no folder VTK",
                      fmt::format("scripts/to-vtu {} -o FOLDER, which keeps the patches as node types, or "
                                  "foamToVTK -case {}",
                                  folder.string(), folder.string()));
@@ -117,7 +117,7 @@ std::vector<FoundFile> find_files(const fs::path& input, bool every,
                                   const WarningCallback& warn) {
   std::error_code error;
   if (!fs::exists(input, error)) {
-    throw data_error(input.string(), "a folder or a file", error ? error.message() : "nothing there",
+    throw data_error(input.string(), "a folder or a file", error ? error.message() : "no such path",
                      "check the path");
   }
   if (!fs::is_directory(input, error)) return {{input, split_of_name(input.stem().string())}};

@@ -287,7 +287,7 @@ TEST_CASE("damaged and missing files") {
                    ".pvtu, .pvtp, .vtpd, .pvd, "
                    ".series, .xdmf or .xmf"));
     CHECK(contains(message_of([&] { convert(options_for(scratch.path / "no", scratch.path / "a.mgd")); }),
-                   "got nothing there"));
+                   "got no such path"));
   }
   CHECK_FALSE(fs::exists(scratch.path / "a.mgd"));
 }

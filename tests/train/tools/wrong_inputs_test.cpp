@@ -156,7 +156,7 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
   check_rows(
       {
           {"convert DIR/nothere -o DIR/a.mgd", 1,
-           "[DIR/nothere] needed a folder or a file, got nothing there; fix: check the path"},
+           "[DIR/nothere] needed a folder or a file, got no such path; fix: check the path"},
           {"convert DIR/empty -o DIR/a.mgd", 1,
            "[DIR/empty] needed files ending in " + endings +
                ", got none; fix: name the folder that holds the data"},
