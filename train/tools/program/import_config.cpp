@@ -183,8 +183,9 @@ std::vector<std::string> clashes_of(std::vector<Reading>& readings) {
     }
   }
   for (const auto& [key, all] : setters) {
-    const auto other = std::ranges::find_if(
-        all, [&](const Setter& one) { return !same_value(one.value, all.front().value); });
+    const std::string& expected = all.front().value;
+    const auto other =
+        std::ranges::find_if(all, [&](const Setter& one) { return !same_value(one.value, expected); });
     if (other == all.end()) continue;
     for (const Setter& one : all) one.reading->clashes = true;
     const Reading &first = *all.front().reading, &second = *other->reading;
