@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/tools/program/field_raster.h>
 
 #include <algorithm>
@@ -85,17 +86,6 @@ void fill_section(PixelGrid& grid, const std::array<Corner, 4>& corners, double 
   for (size_t i = 2; i < section.size(); ++i) grid.fill_triangle(section[0], section[i - 1], section[i]);
 }
 
-std::array<double, 2> range_of_axis(const MeshView& mesh, int axis) {
-  std::array<double, 2> range{std::numeric_limits<double>::infinity(),
-                              -std::numeric_limits<double>::infinity()};
-  for (std::size_t i = static_cast<std::size_t>(axis); i < mesh.positions.size();
-       i += static_cast<std::size_t>(mesh.dim)) {
-    range[0] = std::min<double>(range[0], mesh.positions[i]);
-    range[1] = std::max<double>(range[1], mesh.positions[i]);
-  }
-  return range[0] <= range[1] ? range : std::array<double, 2>{0, 0};
-}
-
 }  // namespace
 
 std::span<const int> simplices_of(CellKind kind) {
@@ -122,8 +112,8 @@ std::span<const int> simplices_of(CellKind kind) {
 Projection project(const MeshView& mesh) {
   Projection result;
   std::array<std::array<double, 2>, 3> ranges{};
-  for (int axis = 0; axis < mesh.dim; ++axis)
-    ranges[static_cast<std::size_t>(axis)] = range_of_axis(mesh, axis);
+  const auto dim = static_cast<std::size_t>(mesh.dim);
+  for (std::size_t axis = 0; axis < dim; ++axis) ranges[axis] = range_of_axis(mesh.positions, dim, axis);
   const auto extent = [&](int axis) {
     const auto& range = ranges[static_cast<std::size_t>(axis)];
     return range[1] - range[0];

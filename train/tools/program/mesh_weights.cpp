@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/cell_list.h>
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/vtk_cell.h>
 #include <meshgrad/train/tools/program/drawn_mesh.h>
@@ -73,12 +74,9 @@ std::optional<std::array<double, 4>> shares_of(const Point3& point, std::span<co
 }
 
 bool is_in_box(const Point3& point, const MeshView& mesh) {
-  for (size_t axis = 0; axis < static_cast<size_t>(mesh.dim); ++axis) {
-    double least = std::numeric_limits<double>::infinity(), most = -least;
-    for (size_t at = axis; at < mesh.positions.size(); at += static_cast<size_t>(mesh.dim)) {
-      least = std::min(least, static_cast<double>(mesh.positions[at]));
-      most = std::max(most, static_cast<double>(mesh.positions[at]));
-    }
+  const auto dim = static_cast<size_t>(mesh.dim);
+  for (size_t axis = 0; axis < dim; ++axis) {
+    const auto [least, most] = range_of_axis(mesh.positions, dim, axis);
     const double rounding = 1e-6 * std::max(most - least, std::abs(most));
     if (point[axis] < least - rounding || point[axis] > most + rounding) return false;
   }
