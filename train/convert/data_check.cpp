@@ -126,14 +126,7 @@ class DataScan {
       extent = {std::min(extent.least, size), std::max(extent.most, size)};
     }
     for (size_t edge = 0; dim > 0 && edge < mesh.senders.size(); ++edge) {
-      double square = 0;
-      for (size_t axis = 0; axis < dim; ++axis) {
-        const auto at = [&](int32_t node) {
-          return static_cast<double>(mesh.positions[static_cast<size_t>(node) * dim + axis]);
-        };
-        square += std::pow(at(mesh.senders[edge]) - at(mesh.receivers[edge]), 2);
-      }
-      const double length = std::sqrt(square);
+      const double length = edge_length(mesh, edge);
       MeshExtent& lengths = summary_.edge_length;
       lengths.least = edges_seen_ == 0 ? length : std::min(lengths.least, length);
       lengths.most = std::max(lengths.most, length);
