@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -14,6 +13,7 @@
 #include <meshgrad/train/convert/conversion_advice.h>
 #include <meshgrad/train/convert/data_check.h>
 #include <meshgrad/train/convert/mesh_check.h>
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/data/quiet_split.h>
 #include <meshgrad/train/data/text.h>
 
@@ -119,25 +119,14 @@ class DataScan {
   void measure(const MeshView& mesh) {
     const auto dim = static_cast<size_t>(mesh.dim);
     for (size_t axis = 0; axis < dim; ++axis) {
-      double least = std::numeric_limits<double>::infinity(), most = -least;
-      for (size_t i = axis; i < mesh.positions.size(); i += dim) {
-        least = std::min(least, static_cast<double>(mesh.positions[i]));
-        most = std::max(most, static_cast<double>(mesh.positions[i]));
-      }
-      const double size = std::max(most - least, 0.0);
+      const auto [low, high] = range_of_axis(mesh.positions, dim, axis);
+      const double size = high - low;
       if (summary_.extents.size() == axis) summary_.extents.push_back({size, size});
       MeshExtent& extent = summary_.extents[axis];
       extent = {std::min(extent.least, size), std::max(extent.most, size)};
     }
     for (size_t edge = 0; dim > 0 && edge < mesh.senders.size(); ++edge) {
-      double square = 0;
-      for (size_t axis = 0; axis < dim; ++axis) {
-        const auto at = [&](int32_t node) {
-          return static_cast<double>(mesh.positions[static_cast<size_t>(node) * dim + axis]);
-        };
-        square += std::pow(at(mesh.senders[edge]) - at(mesh.receivers[edge]), 2);
-      }
-      const double length = std::sqrt(square);
+      const double length = edge_length(mesh, edge);
       MeshExtent& lengths = summary_.edge_length;
       lengths.least = edges_seen_ == 0 ? length : std::min(lengths.least, length);
       lengths.most = std::max(lengths.most, length);

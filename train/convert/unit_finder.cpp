@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/convert/unit_finder.h>
+#include <meshgrad/train/data/mesh_size.h>
 
 #include <fmt/format.h>
 
@@ -96,12 +97,8 @@ void UnitFinder::add(const RawTrajectory& trajectory, std::span<const FieldInfo>
   double size = 0.0;
   const auto dim = static_cast<size_t>(trajectory.dim);
   for (size_t axis = 0; axis < dim; ++axis) {
-    double least = std::numeric_limits<double>::infinity(), most = -least;
-    for (size_t i = axis; i < trajectory.positions.size(); i += dim) {
-      least = std::min(least, static_cast<double>(trajectory.positions[i]));
-      most = std::max(most, static_cast<double>(trajectory.positions[i]));
-    }
-    const double extent = std::max(most - least, 0.0);
+    const auto [least, most] = range_of_axis(trajectory.positions, dim, axis);
+    const double extent = most - least;
     size = std::max(size, extent);
     if (extents_.size() == axis) extents_.push_back({extent, extent});
     extents_[axis] = {std::min(extents_[axis].least, extent), std::max(extents_[axis].most, extent)};

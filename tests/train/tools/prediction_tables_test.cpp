@@ -121,6 +121,14 @@ TEST_CASE("a point outside of all cells has no value") {
   CHECK(place_of(at({0.9, 0.1, 0.1}), shell.view).in == In::node);
 }
 
+// As of a file that changed after it was checked.
+TEST_CASE("a cell of a node that is not there has the last node") {
+  const HandMesh mesh(2, {0, 0, 1, 0, 0, 1}, {{0, 1, 99}}, {5});
+  const ProbePlace place = place_of(at({0.25, 0.25}), mesh.view);
+  REQUIRE(place.in == In::cell);
+  CHECK(place.weights.nodes == std::vector<int32_t>{0, 1, 2});
+}
+
 TEST_CASE("integrals of a linear field are exact") {
   // The square from 0 to 2 of 4 quads: 1 at the left, 2 at the right, 3 below and above, 0 in the middle.
   const HandMesh square(2, {0, 0, 1, 0, 2, 0, 0, 1, 1, 1, 2, 1, 0, 2, 1, 2, 2, 2},

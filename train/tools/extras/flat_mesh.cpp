@@ -24,11 +24,6 @@ std::string packed(const std::vector<uint16_t>& numbers) {
   return base64(bytes);
 }
 
-size_t cell_node(const MeshView& view, size_t at) {
-  // Checked before; the file they are in may have changed since.
-  return std::min<size_t>(static_cast<uint32_t>(view.cells[at]), static_cast<size_t>(view.nodes) - 1);
-}
-
 }  // namespace
 
 FlatMesh::FlatMesh(const MeshView& mesh) : drawn_(mesh), projection_(project(drawn_.view())) {
@@ -51,21 +46,16 @@ void FlatMesh::add_triangles(const MeshView& view) {
                          1 - (at(node, projection_.axes[1]) - projection_.bottom) / projection_.spread_y,
                          number, number, 0});
   }
-  const std::span<const int> simplices = simplices_of(view.cell_kind);
-  const auto each = static_cast<size_t>(nodes_per_cell(view.cell_kind));
   std::vector<std::pair<double, std::array<uint32_t, 3>>> found;
-  for (size_t cell = 0; each > 0 && cell < view.cells.size(); cell += each) {
-    for (size_t s = 0; s < simplices.size(); s += 3) {
-      double depth = 0;
-      std::array<uint32_t, 3> corners{};
-      for (size_t i = 0; i < 3; ++i) {
-        const size_t node = cell_node(view, cell + static_cast<size_t>(simplices[s + i]));
-        corners[i] = static_cast<uint32_t>(node);
-        if (projection_.axes[2] >= 0) depth += at(node, projection_.axes[2]);
-      }
-      found.emplace_back(depth, corners);
+  for_each_simplex(view, [&](std::span<const int32_t> simplex) {
+    double depth = 0;
+    std::array<uint32_t, 3> corners{};
+    for (size_t i = 0; i < 3; ++i) {
+      corners[i] = static_cast<uint32_t>(simplex[i]);
+      if (projection_.axes[2] >= 0) depth += at(corners[i], projection_.axes[2]);
     }
-  }
+    found.emplace_back(depth, corners);
+  });
   std::ranges::stable_sort(found, {}, [](const auto& triangle) { return triangle.first; });
   for (const auto& [depth, corners] : found)
     triangles_.insert(triangles_.end(), corners.begin(), corners.end());
@@ -92,23 +82,19 @@ void FlatMesh::add_sections(const MeshView& view) {
     }
     return found->second;
   };
-  const std::span<const int> simplices = simplices_of(view.cell_kind);
-  const auto each = static_cast<size_t>(nodes_per_cell(view.cell_kind));
-  for (size_t cell = 0; cell < view.cells.size(); cell += each) {
-    for (size_t s = 0; s < simplices.size(); s += 4) {
-      std::vector<size_t> above, below;
-      for (size_t i = 0; i < 4; ++i) {
-        const size_t node = cell_node(view, cell + static_cast<size_t>(simplices[s + i]));
-        (at(node, projection_.axes[2]) >= *projection_.cut ? above : below).push_back(node);
-      }
-      std::vector<uint32_t> outline;  // the second corner above meets those below in reverse
-      for (size_t i = 0; i < above.size(); ++i)
-        for (size_t j = 0; j < below.size(); ++j)
-          outline.push_back(vertex_between(above[i], below[i % 2 == 0 ? j : below.size() - 1 - j]));
-      for (size_t i = 2; i < outline.size(); ++i)
-        triangles_.insert(triangles_.end(), {outline[0], outline[i - 1], outline[i]});
+  for_each_simplex(view, [&](std::span<const int32_t> tetrahedron) {
+    std::vector<size_t> above, below;
+    for (const int32_t number : tetrahedron) {
+      const auto node = static_cast<size_t>(number);
+      (at(node, projection_.axes[2]) >= *projection_.cut ? above : below).push_back(node);
     }
-  }
+    std::vector<uint32_t> outline;  // the second corner above meets those below in reverse
+    for (size_t i = 0; i < above.size(); ++i)
+      for (size_t j = 0; j < below.size(); ++j)
+        outline.push_back(vertex_between(above[i], below[i % 2 == 0 ? j : below.size() - 1 - j]));
+    for (size_t i = 2; i < outline.size(); ++i)
+      triangles_.insert(triangles_.end(), {outline[0], outline[i - 1], outline[i]});
+  });
 }
 
 nlohmann::ordered_json FlatMesh::json() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/config_docs.h>
@@ -12,8 +13,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <set>
 
 namespace meshgrad::cli {
 namespace {
@@ -55,22 +56,13 @@ int run_preset(const ConfigOptions& options, const GlobalOptions&) {
 /// Over the meshes of all splits; of edges between nodes at one place, 0.
 double shortest_edge(const Dataset& data) {
   double least = std::numeric_limits<double>::infinity();
-  for (const SplitInfo& split : data.splits()) {
-    for (int64_t i = 0; i < split.count; ++i) {
-      const TrajectoryView trajectory = data.trajectory(split.name, i);
-      const MeshView& mesh = trajectory.mesh();
-      const auto dim = static_cast<size_t>(mesh.dim);
-      for (size_t e = 0; e < mesh.senders.size(); ++e) {
-        double square = 0;
-        for (size_t c = 0; c < dim; ++c) {
-          const size_t from = static_cast<size_t>(mesh.senders[e]) * dim,
-                       to = static_cast<size_t>(mesh.receivers[e]) * dim;
-          square += std::pow(
-              static_cast<double>(mesh.positions[from + c]) - static_cast<double>(mesh.positions[to + c]), 2);
-        }
-        least = std::min(least, std::sqrt(square));
-      }
-    }
+  std::set<int64_t> seen;
+  for (int64_t i = 0; i < data.trajectories(); ++i) {
+    const TrajectoryView trajectory = data.trajectory(i);
+    const MeshView& mesh = trajectory.mesh();
+    if (!seen.insert(mesh.index).second) continue;
+    for (size_t edge = 0; edge < mesh.senders.size(); ++edge)
+      least = std::min(least, edge_length(mesh, edge));
   }
   return least;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/data/mesh_edges.h>
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/tools/program/field_raster.h>
 
 #include <algorithm>
@@ -68,8 +68,6 @@ class PixelGrid {
   std::vector<double> depth_;
 };
 
-bool is_volume(CellKind kind) { return kind == CellKind::tetrahedron || kind == CellKind::hexahedron; }
-
 /// The section of a tetrahedron with the plane depth = cut: nothing, a triangle or a quad.
 void fill_section(PixelGrid& grid, const std::array<Corner, 4>& corners, double cut) {
   std::vector<Corner> above, below;
@@ -86,17 +84,6 @@ void fill_section(PixelGrid& grid, const std::array<Corner, 4>& corners, double 
     }
   }
   for (size_t i = 2; i < section.size(); ++i) grid.fill_triangle(section[0], section[i - 1], section[i]);
-}
-
-std::array<double, 2> range_of_axis(const MeshView& mesh, int axis) {
-  std::array<double, 2> range{std::numeric_limits<double>::infinity(),
-                              -std::numeric_limits<double>::infinity()};
-  for (std::size_t i = static_cast<std::size_t>(axis); i < mesh.positions.size();
-       i += static_cast<std::size_t>(mesh.dim)) {
-    range[0] = std::min<double>(range[0], mesh.positions[i]);
-    range[1] = std::max<double>(range[1], mesh.positions[i]);
-  }
-  return range[0] <= range[1] ? range : std::array<double, 2>{0, 0};
 }
 
 }  // namespace
@@ -125,8 +112,8 @@ std::span<const int> simplices_of(CellKind kind) {
 Projection project(const MeshView& mesh) {
   Projection result;
   std::array<std::array<double, 2>, 3> ranges{};
-  for (int axis = 0; axis < mesh.dim; ++axis)
-    ranges[static_cast<std::size_t>(axis)] = range_of_axis(mesh, axis);
+  const auto dim = static_cast<std::size_t>(mesh.dim);
+  for (std::size_t axis = 0; axis < dim; ++axis) ranges[axis] = range_of_axis(mesh.positions, dim, axis);
   const auto extent = [&](int axis) {
     const auto& range = ranges[static_cast<std::size_t>(axis)];
     return range[1] - range[0];
@@ -161,24 +148,14 @@ FieldImage raster_field(const MeshView& mesh, const Projection& projection, std:
                      projection.axes[2] < 0 ? 0.0 : at(projection.axes[2]),
                      (values[node] - low) / (high - low)};
   }
-  const auto each = static_cast<std::size_t>(nodes_per_cell(mesh.cell_kind));
-  const bool volume = is_volume(mesh.cell_kind);
-  const std::span<const int> simplices = simplices_of(mesh.cell_kind);
-  for (std::size_t cell = 0; each > 0 && cell < mesh.cells.size(); cell += each) {
-    const auto corner = [&](std::size_t at) {
-      // Checked before; the file they are in may have changed since.
-      const auto node = static_cast<uint32_t>(mesh.cells[cell + static_cast<std::size_t>(simplices[at])]);
-      return corners[std::min<std::size_t>(node, corners.size() - 1)];
-    };
-    for (std::size_t s = 0; s < simplices.size(); s += volume ? 4 : 3) {
-      if (volume) {
-        fill_section(grid, {corner(s), corner(s + 1), corner(s + 2), corner(s + 3)},
-                     projection.cut.value_or(0));
-      } else {
-        grid.fill_triangle(corner(s), corner(s + 1), corner(s + 2));
-      }
+  for_each_simplex(mesh, [&](std::span<const int32_t> nodes) {
+    const auto corner = [&](std::size_t i) { return corners[static_cast<std::size_t>(nodes[i])]; };
+    if (nodes.size() == 4) {
+      fill_section(grid, {corner(0), corner(1), corner(2), corner(3)}, projection.cut.value_or(0));
+    } else {
+      grid.fill_triangle(corner(0), corner(1), corner(2));
     }
-  }
+  });
   if (mesh.cells.empty() && mesh.nodes > 0) {
     const double spacing = std::sqrt(static_cast<double>(width) * height / static_cast<double>(mesh.nodes));
     for (const Corner& corner : corners) grid.fill_disc(corner, std::clamp(0.55 * spacing, 2.0, 20.0));

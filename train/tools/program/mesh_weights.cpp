@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/cell_list.h>
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/vtk_cell.h>
 #include <meshgrad/train/tools/program/drawn_mesh.h>
@@ -50,25 +51,6 @@ double measure_of(std::span<const Point3> corners) {
   return std::abs(dot(cross(a, b), minus(corners[3], corners[0]))) / 6.0;
 }
 
-bool is_solid(const MeshView& drawn) {
-  return drawn.cell_kind == CellKind::tetrahedron || drawn.cell_kind == CellKind::hexahedron;
-}
-
-template <class Visit>
-void for_each_simplex(const MeshView& drawn, Visit visit) {
-  const std::span<const int> simplices = simplices_of(drawn.cell_kind);
-  const size_t size = is_solid(drawn) ? 4 : 3;
-  const auto width = static_cast<size_t>(drawn.nodes_per_cell);
-  for (size_t cell = 0; width > 0 && cell + width <= drawn.cells.size(); cell += width) {
-    for (size_t first = 0; first < simplices.size(); first += size) {
-      std::array<int32_t, 4> corners{};
-      for (size_t i = 0; i < size; ++i)
-        corners[i] = drawn.cells[cell + static_cast<size_t>(simplices[first + i])];
-      visit(Corners(corners).first(size));
-    }
-  }
-}
-
 /// Weights of the corners of a triangle in a plane, or a tetrahedron, that add up to 1 and to the point.
 std::optional<std::array<double, 4>> shares_of(const Point3& point, std::span<const Point3> corners) {
   const Point3 a = minus(corners[1], corners[0]), b = minus(corners[2], corners[0]);
@@ -92,12 +74,9 @@ std::optional<std::array<double, 4>> shares_of(const Point3& point, std::span<co
 }
 
 bool is_in_box(const Point3& point, const MeshView& mesh) {
-  for (size_t axis = 0; axis < static_cast<size_t>(mesh.dim); ++axis) {
-    double least = std::numeric_limits<double>::infinity(), most = -least;
-    for (size_t at = axis; at < mesh.positions.size(); at += static_cast<size_t>(mesh.dim)) {
-      least = std::min(least, static_cast<double>(mesh.positions[at]));
-      most = std::max(most, static_cast<double>(mesh.positions[at]));
-    }
+  const auto dim = static_cast<size_t>(mesh.dim);
+  for (size_t axis = 0; axis < dim; ++axis) {
+    const auto [least, most] = range_of_axis(mesh.positions, dim, axis);
     const double rounding = 1e-6 * std::max(most - least, std::abs(most));
     if (point[axis] < least - rounding || point[axis] > most + rounding) return false;
   }
@@ -202,7 +181,7 @@ class Regions {
   }
 
   void add_boundary(Corners corners, Corners ends, std::span<const uint8_t> types) {
-    for (const Side& found : boundary_of(corners, ends, types, is_solid(drawn_.view()))) {
+    for (const Side& found : boundary_of(corners, ends, types, is_volume(drawn_.view().cell_kind))) {
       const Corners side = found.corners();
       const int32_t type = type_of(side[0]);
       if (!std::ranges::all_of(side, [&](int32_t node) { return type_of(node) == type; })) continue;
@@ -283,7 +262,7 @@ ProbePlace place_of(const Probe& probe, const MeshView& mesh) {
   }
   const DrawnMesh drawn(mesh);
   const MeshView& view = drawn.view();
-  if (view.cells.empty() || is_solid(view) != (mesh.dim == 3)) {
+  if (view.cells.empty() || is_volume(view.cell_kind) != (mesh.dim == 3)) {
     if (!is_in_box(point, mesh)) return place;
     place.in = ProbePlace::In::node;
     place.weights = {{place.nearest}, {1.0}};

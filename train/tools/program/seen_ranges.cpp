@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/mesh_size.h>
 #include <meshgrad/train/tools/program/seen_ranges.h>
 
 #include <fmt/format.h>
@@ -46,19 +47,8 @@ void SeenRanges::add(const std::string& field, std::span<const double> values, s
 void SeenRanges::add(const MeshView& mesh) {
   const auto nodes = static_cast<double>(mesh.nodes);
   nodes_ = with(nodes_.value_or(SeenRange{nodes, nodes}), nodes);
-  const auto dim = static_cast<size_t>(mesh.dim);
   double sum = 0.0;
-  for (size_t edge = 0; edge < mesh.senders.size(); ++edge) {
-    const auto sender = static_cast<size_t>(mesh.senders[edge]) * dim;
-    const auto receiver = static_cast<size_t>(mesh.receivers[edge]) * dim;
-    double square = 0.0;
-    for (size_t axis = 0; axis < dim; ++axis) {
-      const double distance = static_cast<double>(mesh.positions[sender + axis]) -
-                              static_cast<double>(mesh.positions[receiver + axis]);
-      square += distance * distance;
-    }
-    sum += std::sqrt(square);
-  }
+  for (size_t edge = 0; edge < mesh.senders.size(); ++edge) sum += edge_length(mesh, edge);
   if (mesh.edges == 0) return;
   const double length = sum / static_cast<double>(mesh.edges);
   edge_length_ = with(edge_length_.value_or(SeenRange{length, length}), length);
