@@ -294,11 +294,14 @@ def two_at_once(bench, folder, draw):
     first = bench.start(words)
     pause(draw, 0.3)
     if lost:
-        while first.poll() is None and not (run / "run.lock").exists():
-            time.sleep(0.005)
-        pause(draw, 0.1)
-        (run / "run.lock").unlink(missing_ok=True)
         try:
+            end = time.monotonic() + 20
+            while first.poll() is None and not (run / "run.lock").exists():
+                if time.monotonic() > end:
+                    raise Finding("no run.lock after 20 s")
+                time.sleep(0.005)
+            pause(draw, 0.1)
+            (run / "run.lock").unlink(missing_ok=True)
             second = bench.run(words, seconds=20)
         finally:
             send(first, signal.SIGKILL)

@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/learn/train.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -106,6 +107,7 @@ inline TrainResult train_here(const Config& config, bool resume = false, std::fu
   Runtime runtime({.device = {}, .threads = threads, .allocator = config.memory, .log = {}, .memory = {}});
   TrainOptions options;
   options.resume = resume;
+  options.long_batch = std::chrono::hours(1);  // `stop` is asked as often on any machine
   options.observer.stop = std::move(stop);
   return train(runtime, config, options);
 }
@@ -141,6 +143,14 @@ inline std::vector<double> losses_of(const std::filesystem::path& run) {
   for (const auto& row : read_metrics(run / "metrics.jsonl"))
     if (row.count("loss") > 0) losses.push_back(row.at("loss"));
   return losses;
+}
+
+/// The validations in a run's metrics, by step.
+inline std::map<double, std::map<std::string, double>> validations_of(const Config& config) {
+  std::map<double, std::map<std::string, double>> found;
+  for (const auto& row : read_metrics(std::filesystem::path(config.run.dir) / "metrics.jsonl"))
+    if (row.contains("valid_error")) found[row.at("step")] = row;
+  return found;
 }
 
 /// A run's metrics without what depends on the clock and the machine.

@@ -253,7 +253,8 @@ bool OnlineTrainer::State::train_step(bool stop) {
 double OnlineTrainer::State::held_out_loss() {
   const auto held = static_cast<double>(buffer.held_out_samples());
   const double mean =
-      held > 0 ? validate_model(runtime, alone, task, model, {}, normalizers, config, {}).value().loss : 0.0;
+      held > 0 ? validate_model(runtime, alone, task, model, {}, normalizers, config, {}, {}).value().loss
+               : 0.0;
   if (ranks.single()) return held > 0 ? mean : std::nan("");
   double sums[] = {held * mean, held};
   all_reduce(ranks, std::span<double>(sums), "sum of held-out losses");

@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 using test::contains;
 using test::ScratchDirectory;
 
+constexpr double kAnyTime = 1e9;
+
 TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));  // 26 samples
@@ -24,13 +26,13 @@ TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
   config.train.steps = 2;
   Runtime runtime({.device = {}, .threads = 1});
   std::string note;
-  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 3);
+  CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 3);
   CHECK(contains(note, "train.batch = 3, an eighth of the 26 samples; MemoryBudget("));
   config.train.accumulate = 3;
-  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 1);
+  CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 1);
   config.train.accumulate = 1;
   config.plan.min_batch = 5;
-  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 5);
+  CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 5);
   CHECK(contains(note, "train.batch = 5, plan.min_batch;"));
   // A run that ended before its first checkpoint begins again with its number, whatever time there is.
   config.plan.min_batch = 1;
@@ -38,10 +40,37 @@ TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
   earlier.train.batch = 2;
   fs::create_directories(config.run.dir);
   std::ofstream(fs::path(config.run.dir) / "config.resolved.toml") << to_toml(earlier);
-  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 2);
+  CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 2);
   CHECK(contains(note, "as in config.resolved.toml"));
   config.model.width = 17;
-  CHECK(resolve_batch(runtime, config, {}, note).train.batch == 3);
+  CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 3);
+}
+
+TEST_CASE("train.batch = \"auto\" is what fits at most") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7, 131));  // 260 samples
+  config.train.accumulate = 1;
+  config.train.batch = 8;
+  const StepProbe probe(Dataset::open(config.data.path), {});
+  config.memory.memory_limit = probe.predict(config).reserved * 10 / 9 + 4096;
+  config.train.batch = kAutoBatch;
+  Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory});
+  std::string note;
+  const int64_t batch = resolve_batch(runtime, config, {}, note, kAnyTime).train.batch;
+  CHECK(batch >= 8);
+  CHECK(batch < 32);  // an eighth
+  CHECK_MESSAGE(contains(note, ", the largest planned to fit in "), note);
+}
+
+TEST_CASE("train.batch = \"auto\" is what time allows at most") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.batch = kAutoBatch;
+  config.train.accumulate = 1;
+  Runtime runtime({.device = {}, .threads = 1});
+  std::string note;
+  CHECK(resolve_batch(runtime, config, {}, note, 1e-9).train.batch == 1);
+  CHECK_MESSAGE(contains(note, "train.batch = 1, what a step computes in 1e-09 s"), note);
 }
 
 TEST_CASE("a step is measured until its time is over") {

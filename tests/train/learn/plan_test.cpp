@@ -234,12 +234,19 @@ TEST_CASE("train.batch = \"auto\" takes what fits") {
     config.train.batch = kAutoBatch;
     config.train.steps = on_gpu ? 2 : 6;
     config.train.checkpoint_every = 1;
-    config.plan.min_batch = 2;  // an eighth of the samples is one
+    config.plan.min_batch = on_gpu ? 2 : 5;  // an eighth of the samples is one
     config.plan.max_batch = on_gpu ? 3 : 64;
     config.run.threads = 2;
     Config wanted = config;
-    wanted.train.batch = on_gpu ? 2 : 5;
+    wanted.train.batch = config.plan.min_batch;
     config.memory.memory_limit = PlannedRun(wanted, device).probe.predict(wanted).reserved * 10 / 9 + 4096;
+    Config larger = config;
+    larger.plan.min_batch = larger.plan.max_batch = on_gpu ? 64 : wanted.train.batch + 4;
+    {
+      Runtime runtime({.device = device, .threads = 2, .allocator = larger.memory});
+      CHECK_THROWS_WITH_AS(train(runtime, larger, {}), doctest::Contains("[plan.min_batch] needed"),
+                           ConfigError);
+    }
     std::vector<std::string> said;
     int64_t most = 0;  // handed out
     const auto run = [&](bool resume, int64_t steps) {
@@ -263,7 +270,7 @@ TEST_CASE("train.batch = \"auto\" takes what fits") {
     CHECK(said.front().starts_with("train.batch = "));
     const fs::path resolved = fs::path(config.run.dir) / "config.resolved.toml";
     const int64_t batch = load_config(resolved.string()).train.batch;
-    CHECK(batch > 1);
+    CHECK(batch == wanted.train.batch);
     CHECK(contains(said.front(), "train.batch = " + std::to_string(batch) + ","));
     config.memory.memory_limit *= 2;
     run(true, config.train.steps + 1);

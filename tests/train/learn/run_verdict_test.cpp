@@ -114,8 +114,10 @@ TEST_CASE("a run that learns nothing fails where it is asked to") {
   const auto json = nlohmann::json::parse(run.train({"--json"}).out);
   CHECK(json.at("verdict") == "nothing_learned");
   const auto doctor = nlohmann::json::parse(test::run_meshgrad({"doctor", run.config.run.dir, "--json"}).out);
+  int bad = 0;
   for (const auto& check : doctor.at("checks"))
-    if (check.at("name") == "validation") CHECK(check.at("verdict") == "bad");
+    bad += static_cast<int>(check.at("name") == "validation" && check.at("verdict") == "bad");
+  CHECK(bad == 1);
   test::check_one_error(run.train({"--fail-if-useless", "--set", "train.validate_every=0"}), 2,
                         {"[--fail-if-useless] needed validations"});
 }

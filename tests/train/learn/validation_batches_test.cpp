@@ -26,7 +26,7 @@ struct ValidatedWaves {
     const Model model = make_model(runtime, config, own.sizes());
     Normalizers normalizers = own.dataset_normalizers({});
     Ranks alone;
-    return validate_model(runtime, alone, own, model, {}, normalizers, config, {}).value();
+    return validate_model(runtime, alone, own, model, {}, normalizers, config, {}, {}).value();
   }
 };
 

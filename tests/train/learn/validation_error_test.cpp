@@ -53,13 +53,6 @@ Errors errors_of(const fs::path& checkpoint) {
   return {std::sqrt(squares / count), std::sqrt(missed / count)};
 }
 
-std::map<double, std::map<std::string, double>> validations_of(const Config& config) {
-  std::map<double, std::map<std::string, double>> found;
-  for (const auto& row : read_metrics(fs::path(config.run.dir) / "metrics.jsonl"))
-    if (row.contains("valid_error")) found[row.at("step")] = row;
-  return found;
-}
-
 TEST_CASE("the validation error is over the data's own spread") {
   for (const double noise : {0.0, 0.3}) {
     const ScratchDirectory scratch;
@@ -70,7 +63,7 @@ TEST_CASE("the validation error is over the data's own spread") {
     const Errors expected = errors_of(result.checkpoint);
     CHECK(expected.model > 0.0);
     CHECK(result.state.last_valid_error == doctest::Approx(expected.model).epsilon(1e-4));
-    const auto rows = validations_of(config);
+    const auto rows = test::validations_of(config);
     CHECK(rows.at(30).at("valid_error") == result.state.last_valid_error);
     CHECK(rows.at(30).at("valid_baseline") == doctest::Approx(expected.baseline).epsilon(1e-4));
     // The loss is that of targets that the noise has scaled.
@@ -79,12 +72,14 @@ TEST_CASE("the validation error is over the data's own spread") {
   }
 }
 
-TEST_CASE("weights of fields and types count in the validation error") {
+TEST_CASE("weights of types count in the validation error") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.validate_samples = 0;
   config.train.noise = 0.0;
   config.train.steps = 10;
+  config.optimizer.lr = 0.0;  // both models are the same
+  config.schedule.name = RateCurve::constant;
   const auto of = [&](const char* run) {
     config.run.dir = (scratch.path / run).string();
     return test::train_here(config).state;
@@ -99,7 +94,7 @@ TEST_CASE("a run is validated before its first step") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   const TrainResult result = test::train_here(config);
-  const auto rows = validations_of(config);
+  const auto rows = test::validations_of(config);
   CHECK(rows.begin()->first == 0.0);
   CHECK(rows.size() == 4);
   CHECK(rows.at(0).at("valid_error") > result.state.best_valid_error);
@@ -112,7 +107,7 @@ TEST_CASE("a run is validated before its first step") {
   const TrainResult stopped = test::train_here(config, false, [] { return true; });
   CHECK(stopped.stopped);
   CHECK(stopped.state.step == 0);
-  CHECK(validations_of(config).empty());
+  CHECK(test::validations_of(config).empty());
   test::train_here(config, true);
   CHECK(test::tensors_of(config) == trained);
   CHECK(test::lasting_metrics(config.run.dir) == metrics);

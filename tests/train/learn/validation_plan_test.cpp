@@ -42,22 +42,15 @@ Config planned_waves(const ScratchDirectory& scratch) {
   return config;
 }
 
-std::map<double, std::map<std::string, double>> plan_rows(const Config& config) {
-  std::map<double, std::map<std::string, double>> found;
-  for (const auto& row : read_metrics(fs::path(config.run.dir) / "metrics.jsonl"))
-    if (row.contains("valid_error")) found[row.at("step")] = row;
-  return found;
-}
-
 TEST_CASE("validation keeps to its share of a run, as planned once") {
   const ScratchDirectory scratch;
   Config config = planned_waves(scratch);
   config.train.steps = 40;
   test::train_here(config);
   const auto trained = test::tensors_of(config);
-  CHECK(plan_rows(config).size() == 9);
-  CHECK(plan_rows(config).at(5).at("valid_rollout_steps") == 29.0);
-  CHECK_FALSE(plan_rows(config).at(0).contains("valid_rollout"));
+  CHECK(test::validations_of(config).size() == 9);
+  CHECK(test::validations_of(config).at(5).at("valid_rollout_steps") == 29.0);
+  CHECK_FALSE(test::validations_of(config).at(0).contains("valid_rollout"));
 
   config.run.dir += "_short";
   config.train.validate_share = 0.001;
@@ -78,14 +71,15 @@ TEST_CASE("validation keeps to its share of a run, as planned once") {
   CHECK(state.validation_interval > 1);
   CHECK(says("validation rolls out the first 8 steps of 29, so that validation takes at most 0.1 % of"));
   CHECK(says("steps instead of 5, so that"));
-  CHECK(plan_rows(config).at(5).at("valid_rollout_steps") == 8.0);
+  CHECK(test::validations_of(config).at(5).at("valid_rollout_steps") == 8.0);
   told.clear();
   config.train.steps = 40;
   const RunState resumed = run(true).state;
   CHECK(resumed.rollout_steps == 8);
   CHECK(resumed.validation_interval == state.validation_interval);
   CHECK_FALSE(says("instead of 5"));
-  CHECK(plan_rows(config).at(40).at("valid_rollout_steps") == 8.0);
+  CHECK(test::validations_of(config).at(40).at("valid_rollout_steps") == 8.0);
+  CHECK(test::tensors_of(config) == trained);
 }
 
 TEST_CASE("rollouts choose the best model where there are any") {
@@ -93,7 +87,7 @@ TEST_CASE("rollouts choose the best model where there are any") {
   Config config = planned_waves(scratch);
   const auto lowest = [&](const char* key) {
     double step = 0.0, least = HUGE_VAL;
-    for (const auto& [at, row] : plan_rows(config)) {
+    for (const auto& [at, row] : test::validations_of(config)) {
       const auto value = row.find(key);
       if (at == 0.0 || value == row.end() || !(value->second < least)) continue;
       least = value->second;
@@ -114,7 +108,7 @@ TEST_CASE("rollouts choose the best model where there are any") {
   config.train.steps = 31;
   const RunState resumed = test::train_here(config, true).state;
   CHECK(resumed.best_valid_rollout <=
-        plan_rows(config).at(static_cast<double>(state.best_step)).at("valid_rollout"));
+        test::validations_of(config).at(static_cast<double>(state.best_step)).at("valid_rollout"));
   config.task.name = TaskName::steady_field;
   CHECK(validated_rollouts(config) == 0);
   CHECK_FALSE(best_by_rollout(config));

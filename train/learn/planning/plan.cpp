@@ -199,17 +199,16 @@ int64_t batch_of_earlier_start(const Config& config) {
   }
 }
 
-/// The largest batch up to `most` whose optimizer step takes kMostStepSeconds: ten steps are measured, three
+/// The largest batch up to `most` whose optimizer step takes `most_seconds`: ten steps are measured, three
 /// with one sample, from which the others' batch follows.
-int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most) {
-  constexpr double kLimit = 4.0 * kMostStepSeconds;
+int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most, double most_seconds) {
   const auto seconds = [&](int64_t batch, int steps) {
     const Config measured = with_batch(config, batch);
-    return MeasuredStep(probe, measured).seconds(steps, kLimit);
+    return MeasuredStep(probe, measured).seconds(steps, 4.0 * most_seconds);
   };
   const auto fitting = [&](int64_t batch, double took) {
     return std::clamp<int64_t>(
-        static_cast<int64_t>(static_cast<double>(batch) * kMostStepSeconds / std::max(took, 1e-9)), 1, batch);
+        static_cast<int64_t>(static_cast<double>(batch) * most_seconds / std::max(took, 1e-9)), 1, batch);
   };
   const double one = seconds(1, 2);
   const int64_t guess = fitting(most, static_cast<double>(most) * one);
@@ -218,8 +217,8 @@ int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most
 
 }  // namespace
 
-Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
-                     std::string& note) {
+Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed, std::string& note,
+                     double most_seconds) {
   if (config.train.batch != kAutoBatch) return config;
   if (!resumed.empty()) {
     config.train.batch = checkpoint_config(resumed).train.batch;
@@ -246,11 +245,11 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
   const int64_t part = std::max<int64_t>(1, samples / (kBatchesOfSplit * config.train.accumulate));
   const int64_t most = std::min(budget.batch_size, part);
-  const int64_t in_time = batch_in_time(probe, here, most);
+  const int64_t in_time = batch_in_time(probe, here, most, most_seconds);
   config.train.batch = std::max(in_time, config.plan.min_batch);
   const std::string why =
       config.train.batch > in_time ? "plan.min_batch"
-      : in_time < most ? fmt::format("what a step computes in {} s, by ten measured steps", kMostStepSeconds)
+      : in_time < most ? fmt::format("what a step computes in {} s, by ten measured steps", most_seconds)
       : part < budget.batch_size ? fmt::format("an eighth of the {} samples{}", samples,
                                                config.train.accumulate > 1 ? " with train.accumulate" : "")
                                  : fmt::format("the largest planned to fit in {:.1f} MiB", usable);

@@ -68,14 +68,15 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
 /// "MemoryBudget(total=... batch_size=12 mode=static)", one line.
 std::string to_text(const MemoryBudget& budget);
 
-/// `config` with a number for train.batch = "auto", and a line that says which and why: for a new run the
-/// least of an eighth of the training split's samples, what fits, and what a step computes in
-/// kMostStepSeconds, by ten measured steps. A run that resumes from the checkpoint `resumed` (empty: none)
-/// keeps its number, and so does one that begins again in the folder of one that ended before its first
-/// checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
-Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
-                     std::string& note);
 constexpr double kMostStepSeconds = 2.0;
 constexpr int64_t kBatchesOfSplit = 8;
+
+/// `config` with a number for train.batch = "auto", and a line that says which and why: for a new run the
+/// least of an eighth of the training split's samples, what fits, and what a step computes in
+/// `most_seconds`, by up to ten measured steps. A run that resumes from the checkpoint `resumed` (empty:
+/// none) keeps its number, and so does one that begins again in the folder of one that ended before its first
+/// checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
+Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed, std::string& note,
+                     double most_seconds = kMostStepSeconds);
 
 }  // namespace meshgrad

@@ -44,8 +44,8 @@ bool Trainer::validate(bool may_be_best) {
   const std::function<bool()>& stop = options_.observer.stop;
   const Tensor& average = optimizer_->average();
   const Stopwatch watch;
-  const std::optional<Validation> found =
-      validate_model(runtime_, ranks_, task_, model_, average, normalizers_, config_, stop, parts);
+  const std::optional<Validation> found = validate_model(
+      runtime_, ranks_, task_, model_, average, normalizers_, config_, stop, options_.long_batch, parts);
   if (!found) return false;
   MetricsRow row{{"step", state_.step},
                  {"valid_loss", found->loss},
@@ -200,8 +200,8 @@ void Trainer::validate_best_again(const std::filesystem::path& resumed) {
     const std::function<bool()>& stop = options_.observer.stop;
     MeshParts* const parts = parts_ ? &*parts_ : nullptr;
     const Stopwatch watch;
-    const auto found =
-        validate_model(runtime_, ranks_, task_, model_, {}, normalizers_, config_, stop, parts);
+    const auto found = validate_model(runtime_, ranks_, task_, model_, {}, normalizers_, config_, stop,
+                                      options_.long_batch, parts);
     std::optional<ValidationRollouts> rollouts;
     if (found && plan_validations(watch.seconds()) && by_rollout)
       rollouts = validation_rollouts(runtime_, ranks_, task_, model_, {}, normalizers_, config_,

@@ -30,8 +30,7 @@ Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
   return own;
 }
 
-/// From when on a batch is asked within whether to stop, and what is then thrown.
-constexpr std::chrono::seconds kLongBatch{2};
+/// Thrown where a batch is to stop within.
 struct ValidationStopped {};
 
 /// Of one sample.
@@ -49,6 +48,7 @@ struct Validated {
   Normalizers& normalizers;
   const Config& config;
   const std::function<bool()>& stop;
+  const std::chrono::milliseconds long_batch;
   const std::string& split = config.data.valid_split;
   double loss = 0.0, weight = 0.0;
   ComparedErrors compared;
@@ -78,7 +78,7 @@ std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
   Tape tape(all.runtime, Tape::Mode::evaluate);
   if (all.stop && all.ranks.single() && !all.runtime.stream().on_gpu()) {
     tape.check_each_op([&, begin = std::chrono::steady_clock::now()] {
-      if (std::chrono::steady_clock::now() - begin > kLongBatch && all.stop()) throw ValidationStopped();
+      if (std::chrono::steady_clock::now() - begin > all.long_batch && all.stop()) throw ValidationStopped();
     });
   }
   Variable prediction;
@@ -199,9 +199,9 @@ std::vector<std::vector<Sample>> batches_within(const BatchShape& room, const Ta
 std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                          const Tensor& average, Normalizers& normalizers,
                                          const Config& config, const std::function<bool()>& stop,
-                                         MeshParts* parts) {
+                                         std::chrono::milliseconds long_batch, MeshParts* parts) {
   return with_weights(runtime, model.parameters, average, [&]() -> std::optional<Validation> {
-    Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop};
+    Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop, long_batch};
     const std::vector<Sample> samples = samples_of(all.task, config);
     const bool done = parts != nullptr ? add_in_parts(samples, *parts, all)
                                        : add_batches(samples, largest_batch(config, task), all);

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/task.h>
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <span>
@@ -28,13 +29,13 @@ struct Validation {
 /// Samples are computed in batches within the largest training batch, which the ranks take in turn; with
 /// `parts`, all ranks compute each sample together. Each sample's sums are taken from its own rows, and added
 /// in the order of samples: on the CPU the result does not depend on how they are batched, on a GPU a
-/// sample's prediction does in its last bits. NaN when there is no term. `stop` is asked before each batch:
-/// once it is true on any rank, there is no result. With `average` defined (an arena like the parameters'),
-/// the model has these weights meanwhile.
+/// sample's prediction does in its last bits. NaN when there is no term. `stop` is asked before each batch,
+/// and within one on the CPU that takes longer than `long_batch`: once it is true on any rank, there is no
+/// result. With `average` defined (an arena like the parameters'), the model has these weights meanwhile.
 std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                          const Tensor& average, Normalizers& normalizers,
                                          const Config& config, const std::function<bool()>& stop,
-                                         MeshParts* parts = nullptr);
+                                         std::chrono::milliseconds long_batch, MeshParts* parts = nullptr);
 
 /// The geometric mean of the fields' relative L2 errors: of two models, the ratio of their means weighs every
 /// field alike, whatever its scale (Fleming, Wallace 1986, CACM 29(3)). The arithmetic mean would be the
