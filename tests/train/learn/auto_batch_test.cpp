@@ -73,6 +73,25 @@ TEST_CASE("train.batch = \"auto\" is what time allows at most") {
   CHECK_MESSAGE(contains(note, "train.batch = 1, what a step computes in 1e-09 s"), note);
 }
 
+TEST_CASE("a plan names the batch that train.batch = \"auto\" takes") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.batch = kAutoBatch;
+  config.train.accumulate = 1;
+  const auto planned = [&](const PlanOptions& options) {
+    const MemoryPlan plan = plan_memory(config, options);
+    return std::pair(plan.batch, plan.notes.front());
+  };
+  const std::string eighth = "train.batch = \"auto\" is 3 here: an eighth of the 26 samples";
+  CHECK(planned({.device_memory = int64_t{1} << 30, .time = true}) ==
+        std::pair(int64_t{3}, eighth + "; training measures steps, too, and takes what one computes in 2 s"));
+  CHECK(planned({.time = true}).first <= 3);  // less where three take more than 2 s
+  config.plan.min_batch = 5;
+  CHECK(planned({}).second == "train.batch = \"auto\" is 5 here: plan.min_batch");
+  CHECK(planned({.device_memory = 4096}).second ==
+        "train.batch = \"auto\" is 5 here: plan.min_batch, which does not fit");
+}
+
 TEST_CASE("a step is measured until its time is over") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));

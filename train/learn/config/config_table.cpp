@@ -244,7 +244,8 @@ constexpr ConfigKey kKeys[] = {
     {"train", "epochs", IntegerKey{at<&TrainConfig::epochs>, 0, kMany}, "epochs", kFree,
      "Epochs, that is passes over the training split; 0 uses train.steps"},
     {"train", "batch", IntegerKey{at<&TrainConfig::batch>, 1, 1'000'000, "auto"}, "samples", kFixed,
-     "Samples per micro-batch; auto takes the largest that fits by the memory plan"},
+     "Samples per micro-batch; auto: at most an eighth of the split, what fits, and what a step computes in "
+     "2 s"},
     {"train", "accumulate", IntegerKey{at<&TrainConfig::accumulate>, 1, 1'000'000}, "micro-batches", kFixed,
      "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
     {"train", "noise", FieldNumbersKey{at<&TrainConfig::noise>, at<&TrainConfig::field_noise>, 0, 1e12},

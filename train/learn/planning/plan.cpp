@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace meshgrad {
 namespace {
@@ -217,6 +218,26 @@ int64_t batch_in_time(const StepProbe& probe, const Config& config, int64_t most
 
 }  // namespace
 
+AutoBatch auto_batch(const StepProbe& probe, const Config& config, const MemoryBudget& budget,
+                     int64_t samples, double most_seconds) {
+  constexpr int64_t kBatchesOfSplit = 8;
+  const int64_t part = std::max<int64_t>(1, samples / (kBatchesOfSplit * config.train.accumulate));
+  const int64_t most = std::max<int64_t>(1, std::min(budget.batch_size, part));
+  const int64_t in_time =
+      std::isfinite(most_seconds) ? batch_in_time(probe, config, most, most_seconds) : most;
+  const auto why = [&]() -> std::string {
+    if (in_time < config.plan.min_batch) return "plan.min_batch";
+    if (in_time < most)
+      return fmt::format("what a step computes in {} s, by ten measured steps", most_seconds);
+    if (part >= budget.batch_size)
+      return fmt::format("the largest planned to fit in {:.1f} MiB",
+                         mebibytes(budget.available + budget.fixed()));
+    return fmt::format("an eighth of the {} samples{}", samples,
+                       config.train.accumulate > 1 ? " with train.accumulate" : "");
+  };
+  return {std::max(in_time, config.plan.min_batch), why()};
+}
+
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed, std::string& note,
                      double most_seconds) {
   if (config.train.batch != kAutoBatch) return config;
@@ -236,24 +257,16 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
   here.run.threads = runtime.threads().threads();
   const MemoryRoom room = memory_room(here, runtime.device());
   const MemoryBudget budget = memory_budget(probe, within(room, here), room);
-  const double usable = mebibytes(usable_bytes(room, config));
   if (budget.batch_size < config.plan.min_batch) {
-    throw config_error("plan.min_batch", fmt::format("{} or more samples that fit", config.plan.min_batch),
-                       fmt::format("{} in {:.1f} MiB", budget.batch_size, usable),
-                       "see meshgrad plan for what to change, and what it saves");
+    throw config_error(
+        "plan.min_batch", fmt::format("{} or more samples that fit", config.plan.min_batch),
+        fmt::format("{} in {:.1f} MiB", budget.batch_size, mebibytes(usable_bytes(room, config))),
+        "see meshgrad plan for what to change, and what it saves");
   }
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
-  const int64_t part = std::max<int64_t>(1, samples / (kBatchesOfSplit * config.train.accumulate));
-  const int64_t most = std::min(budget.batch_size, part);
-  const int64_t in_time = batch_in_time(probe, here, most, most_seconds);
-  config.train.batch = std::max(in_time, config.plan.min_batch);
-  const std::string why =
-      config.train.batch > in_time ? "plan.min_batch"
-      : in_time < most ? fmt::format("what a step computes in {} s, by ten measured steps", most_seconds)
-      : part < budget.batch_size ? fmt::format("an eighth of the {} samples{}", samples,
-                                               config.train.accumulate > 1 ? " with train.accumulate" : "")
-                                 : fmt::format("the largest planned to fit in {:.1f} MiB", usable);
-  note = fmt::format("train.batch = {}, {}; {}", config.train.batch, why, to_text(budget));
+  const auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
+  config.train.batch = batch;
+  note = fmt::format("train.batch = {}, {}; {}", batch, why, to_text(budget));
   return config;
 }
 

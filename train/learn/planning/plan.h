@@ -69,13 +69,22 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
 std::string to_text(const MemoryBudget& budget);
 
 constexpr double kMostStepSeconds = 2.0;
-constexpr int64_t kBatchesOfSplit = 8;
 
-/// `config` with a number for train.batch = "auto", and a line that says which and why: for a new run the
-/// least of an eighth of the training split's samples, what fits, and what a step computes in
-/// `most_seconds`, by up to ten measured steps. A run that resumes from the checkpoint `resumed` (empty:
-/// none) keeps its number, and so does one that begins again in the folder of one that ended before its first
-/// checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
+/// What train.batch = "auto" comes to, and why.
+struct AutoBatch {
+  int64_t batch = 0;
+  std::string why;
+};
+/// The least of an eighth of the training split's `samples` (of a window: by train.accumulate), what fits,
+/// and what a step computes in `most_seconds`, by up to ten measured steps; infinity: nothing is measured. At
+/// least plan.min_batch.
+AutoBatch auto_batch(const StepProbe& probe, const Config& config, const MemoryBudget& budget,
+                     int64_t samples, double most_seconds);
+
+/// `config` with a number for train.batch = "auto", and a line that says which and why: for a new run that of
+/// auto_batch. A run that resumes from the checkpoint `resumed` (empty: none) keeps its number, and so does
+/// one that begins again in the folder of one that ended before its first checkpoint. Throws ConfigError when
+/// fewer than plan.min_batch samples fit.
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed, std::string& note,
                      double most_seconds = kMostStepSeconds);
 

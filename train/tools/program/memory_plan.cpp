@@ -127,6 +127,11 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   recommend(plan);
 }
 
+/// Of this machine, not of one to plan for.
+bool times_steps(const MemoryPlan& plan, const PlanOptions& options) {
+  return options.time && plan.device.kind == DeviceKind::cpu && !options.mesh && options.device_memory == 0;
+}
+
 /// Of a step on this CPU, and how many steps a run has.
 void add_time(MemoryPlan& plan, const StepProbe& probe, const Config& step, const Task& task) {
   constexpr int kSteps = 10;
@@ -227,13 +232,19 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
                            config.data.train_split);
 }
 
-/// What a run takes into account beside memory.
-std::string describe_auto_batch(int64_t samples) {
-  return fmt::format(
-      "this batch is what fits; train.batch = \"auto\" takes at most an eighth of the split, {} of {} "
-      "samples, "
-      "and what a step computes in {} s",
-      std::max<int64_t>(1, samples / kBatchesOfSplit), samples, kMostStepSeconds);
+/// What train.batch = "auto" comes to in training; without data, what fits.
+AutoBatch planned_batch(const StepProbe& probe, const Config& config, const MemoryPlan& plan,
+                        const Task& task, const PlanOptions& options) {
+  const int64_t fits = plan.budget.batch_size;
+  if (fits < config.plan.min_batch) return {config.plan.min_batch, "plan.min_batch, which does not fit"};
+  if (options.mesh) return {fits, "what fits; training takes an eighth of the split at most"};
+  const double most_seconds = times_steps(plan, options) ? kMostStepSeconds : HUGE_VAL;
+  AutoBatch found =
+      auto_batch(probe, config, plan.budget, task.samples(config.data.train_split).size(), most_seconds);
+  if (!std::isfinite(most_seconds) && found.batch > config.plan.min_batch)
+    found.why +=
+        fmt::format("; training measures steps, too, and takes what one computes in {} s", kMostStepSeconds);
+  return found;
 }
 
 }  // namespace
@@ -290,9 +301,12 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);
   plan.budget = memory_budget(probe, config, plan.room);
-  const bool chosen = config.train.batch != kAutoBatch;
-  plan.batch = chosen ? config.train.batch : std::max(config.plan.min_batch, plan.budget.batch_size);
-  if (!chosen) plan.notes.push_back(describe_auto_batch(task.samples(config.data.train_split).size()));
+  plan.batch = config.train.batch;
+  if (plan.batch == kAutoBatch) {
+    const AutoBatch found = planned_batch(probe, config, plan, task, options);
+    plan.batch = found.batch;
+    plan.notes.push_back(fmt::format("train.batch = \"auto\" is {} here: {}", found.batch, found.why));
+  }
   const Config step = with_batch(config, plan.batch);
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
@@ -314,10 +328,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   }
   plan.budget.mode = plan.mode;
   plan.fits = needed_bytes(config, plan.step) <= plan.usable;
-  // Of this machine, not of one to plan for.
-  if (options.time && plan.fits && plan.device.kind == DeviceKind::cpu && !options.mesh &&
-      options.device_memory == 0)
-    add_time(plan, probe, step, task);
+  if (plan.fits && times_steps(plan, options)) add_time(plan, probe, step, task);
   add_choices(plan, probe, config);
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);

@@ -29,7 +29,7 @@ struct StepBound {
 struct MemoryPlan {
   Device device;
   PlanMode mode = PlanMode::predicted;
-  int64_t batch = 0;     ///< of the step below: train.batch, or for "auto" the one that fits
+  int64_t batch = 0;     ///< of the step below: train.batch, or what training makes of "auto"
   StepMemory step;       ///< predicted or measured, as `mode` says
   StepMemory predicted;  ///< the same, predicted
   bool fits = false;

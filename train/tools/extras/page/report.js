@@ -204,14 +204,14 @@ function draw_tags() {
 
 function write_overview() {
   fill_in('verdicts', ...runs.map(run => element('p', {}, ...name_cell(run), ` ${run.verdict.text}`)));
-  const head = ['run', 'steps', 'training loss', 'best validation error', '/ baseline', 'at step', 'steps/s', 'peak memory', 'folder'];
+  const head = ['run', 'steps', 'training loss', 'lowest validation error', '/ baseline', 'at step', 'steps/s', 'peak memory', 'folder'];
   fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
     const valid = known(run.validation.valid_error);
-    const best = valid.length === 0 ? null : Math.min(...valid);
-    const at = run.validation.valid_error.indexOf(best);
+    const lowest = valid.length === 0 ? null : Math.min(...valid);
+    const at = run.validation.valid_error.indexOf(lowest);
     const peak = known(run.training.memory_peak_bytes);
-    return [name_cell(run), String(last(run.training.step) ?? 0), short(last(run.training.loss)), short(best),
-            best === null ? '-' : short(best / run.validation.valid_baseline[at]), best === null ? '-' : String(run.validation.step[at]),
+    return [name_cell(run), String(last(run.training.step) ?? 0), short(last(run.training.loss)), short(lowest),
+            lowest === null ? '-' : short(lowest / run.validation.valid_baseline[at]), lowest === null ? '-' : String(run.validation.step[at]),
             short(median(run.training.steps_per_second)), peak.length === 0 ? '-' : size(Math.max(...peak)), run.path];
   })));
 }
