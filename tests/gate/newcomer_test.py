@@ -174,7 +174,7 @@ def try_beams(program, folder, steps):
     newcomer.types("convert", "beams", "-o", "beams.mgd", "--node-types", "bc")
     said = newcomer.types("init", "--data", "beams.mgd", "-o", "beams.toml")
     checked = newcomer.types("check", "beams.toml")
-    newcomer.types("train", "beams.toml", *steps)
+    trained = newcomer.types("train", "beams.toml", *steps)
     errors = json.loads(newcomer.types("evaluate", "runs/beams", "--json", "--quiet"))
     newcomer.types("predict", "runs/beams", "new_beam.vtu", "-o", "out", "--probe", "0.1,0.02,0.02", "--integrals")
     check(newcomer.commands <= 6, "six commands")
@@ -182,6 +182,9 @@ def try_beams(program, folder, steps):
     check(re.search(r'targets = \["u", "von_mises"\]', config), "init predicts the solution, not the material")
     for text in (said, checked):
         check("a message travels" in re.sub(r"\s+", " ", text), "the load is out of reach, said before training")
+    check("verdict" in trained, "what the run is worth, said after training")
+    examined = newcomer.types("doctor", "runs/beams")
+    check("a message travels" in re.sub(r"\s+", " ", examined), "the load is out of reach, said after training")
     check((folder / "out/new_beam.vtu").exists(), "a file named after the new part")
     check((folder / "out/new_beam_probes.csv").exists(), "its probe")
     return errors
@@ -194,7 +197,9 @@ def main():
     for name, trial in (("heat", try_heat), ("beams", try_beams)):
         print(f"{name}: {json.dumps(trial(program, folder / name, steps))}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{used.ru_utime + used.ru_stime:.0f} s of CPU time")
+    seconds = used.ru_utime + used.ru_stime
+    print(f"{seconds:.0f} s of CPU time")
+    check(seconds < 900, "both in 15 minutes of CPU time")
 
 
 if __name__ == "__main__":

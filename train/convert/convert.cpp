@@ -98,6 +98,8 @@ class Packer {
  private:
   void prepare(RawTrajectory& t) {
     widths_.narrow(t);
+    if (options_.dt == 0 && t.times.size() > 1 && !even_spacing(t.times))
+      warnings_.add(fmt::format("[{}] times {}", t.name, uneven_text(t.times)));
     if (options_.dt != 0) t.dt = options_.dt;
     check_dt(t);
     for (RawField& field : t.fields)

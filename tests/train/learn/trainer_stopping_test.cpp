@@ -207,7 +207,9 @@ TEST_CASE("of several ranks that MPI does not connect none trains") {
 
 TEST_CASE("a run stops before the end of its SLURM job") {
   const LongRun run;
-  const Outcome stopped = run.shell("SLURM_JOB_END_TIME=$(($(date +%s) + 122)) exec \"$0\" train \"$1\"");
+  // A program that starts in the last 120 s does not stop before the end: it has 6 s to start.
+  const Outcome stopped =
+      run.shell("SLURM_JOB_END_TIME=$(($(date +%s) + 126)) exec timeout 120 \"$0\" train \"$1\"");
   CHECK(stopped.code == 75);
   CHECK(run.has_checkpoint());
   CHECK(stopped.err.find("120 s before the end of the SLURM job") != std::string::npos);

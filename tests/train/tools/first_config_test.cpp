@@ -103,9 +103,14 @@ TEST_CASE("init tells results from what is known") {
   CHECK(parts.config.data.targets == Names{"u", "von_mises"});
   CHECK(parts.config.data.inputs == Names{"force_x", "young"});
   CHECK(parts.config.data.predicted_types == std::vector<int64_t>{0, 2});
-  CHECK(contains(parts.reasons.at("data.inputs"), "young: named \"young\""));
+  CHECK(contains(parts.reasons.at("data.inputs"), "young: one value on each mesh"));
   CHECK(contains(parts.reasons.at("data.inputs"), "force_x: 0 but on nodes of type 2"));
   CHECK(contains(parts.reasons.at("data.targets"), "von_mises: named \"mises\""));
+  // A pressure on one face is a load, a temperature of the whole mesh a condition.
+  const FirstConfig named = first_config(
+      Dataset::open(pack_parts(scratch.path / "named", {"temperature", "pressure", "velocity", "stress"})));
+  CHECK(named.config.data.targets == Names{"stress", "velocity"});
+  CHECK(named.config.data.inputs == Names{"pressure", "temperature"});
 }
 
 TEST_CASE("init asks where nothing tells results from what is known") {
@@ -113,7 +118,8 @@ TEST_CASE("init asks where nothing tells results from what is known") {
   using Names = std::vector<std::string>;
   const fs::path path = pack_parts(scratch.path, {"a", "b", "c", "d"});
   CHECK(contains(message_of([&] { first_config(Dataset::open(path)); }),
-                 "got candidates a, b, c and d; fix: add --targets A,B with the fields to predict"));
+                 "got candidates c and d; fix: name those to predict, for example meshgrad init --data " +
+                     path.string() + " --targets d"));
   CHECK(first_config(Dataset::open(path), {}, {"c", "d"}).config.data.inputs == Names{"a", "b"});
   const Outcome chosen = run_meshgrad({"init", "--data", path.string(), "--targets", "d"});
   CHECK(chosen.code == 0);

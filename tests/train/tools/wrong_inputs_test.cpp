@@ -205,9 +205,15 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
            "the same arrays in every frame"},
       },
       folder);
+}
+
+TEST_CASE("doubtful frames are warned of, with a fix") {
+  const ScratchDirectory scratch;
+  const fs::path& folder = scratch.path;
+  write_wrong_frames(folder);
+  write_wrong_lists(folder);
   const auto warns = [&](const std::string& words, const std::string& part) {
     CAPTURE(part);
-    std::vector<std::string> all;
     const Outcome outcome = run_meshgrad(
         {"convert", (folder / words).string(), "-o", (folder / (words + ".mgd")).string(), "--split", "1"});
     CHECK(outcome.code == 0);
@@ -215,12 +221,16 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
   };
   warns("mesh",
         "heat_0003.vtu] the mesh is another one than that of the frame before: frame 3 begins a new "
-        "trajectory");
+        "trajectory; fix: where all frames have one mesh, this file is another run's");
   warns("uneven",
         "times are not evenly spaced (0.07 to 0.13 s apart) and were left out: dt is unknown, and a model "
         "learns "
         "these steps as one; fix: write frames at equal distances of time, or say --dt S where the times are "
         "wrong");
+  const Outcome fixed = run_meshgrad({"convert", (folder / "uneven").string(), "-o",
+                                      (folder / "fixed.mgd").string(), "--split", "1", "--dt", "0.1"});
+  CHECK(fixed.code == 0);
+  CHECK_FALSE(contains(fixed.err, "evenly spaced"));
 }
 
 TEST_CASE("wrong options of a conversion say the right ones") {
@@ -348,7 +358,7 @@ TEST_CASE("wrong commands and configurations say the right ones") {
           {"train DIR/absent.mgd", 2,
            "[DIR/absent.mgd] needed a configuration, which is TOML, got the name of a packed file, which is "
            "not there; "
-           "fix: meshgrad init --data DIR/absent.mgd -o absent.toml, then name absent.toml"},
+           "fix: check the path, and name a configuration: meshgrad init makes one of a packed file"},
           {train + "--set train.batch 4", 2,
            "[train] needed no further argument, got \"4\"; fix: write --set train.batch=4",
            "check DIR/c.toml --set train.batch=4"},
@@ -379,6 +389,8 @@ TEST_CASE("wrong commands and configurations say the right ones") {
   finds("check DIR/c.toml --set data.predicted_types=[7]",
         "fix set data.predicted_types; the data has 0, 1 and 2");
   finds("check DIR/c.toml --set train.noise=500", "times the standard deviation of u's change over a frame");
+  finds("check DIR/c.toml --set train.batch=200", "to train on: each step takes a sample");
+  finds(train + run.few + "--set optimizer.lr=10", "; lower optimizer.lr");
 }
 
 TEST_CASE("wrong words about a run say the right ones") {

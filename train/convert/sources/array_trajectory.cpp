@@ -245,9 +245,8 @@ class ArrayReader {
       const auto dt = even_spacing(*times);
       t.times = *times;
       constexpr double kSame = 1e-3;
-      if (!dt) {
-        warn(fmt::format("[{}] {} {}", name_, entry.name, uneven_text(*times)));
-      } else if (t.dt != 0 && std::abs(t.dt - *dt) > kSame * *dt) {
+      if (!dt) continue;
+      if (t.dt != 0 && std::abs(t.dt - *dt) > kSame * *dt) {
         throw data_error(where(entry), fmt::format("times {} apart, as dt says", t.dt),
                          fmt::format("{} apart", *dt), "correct one of the two arrays, or leave it out");
       } else if (t.dt == 0) {

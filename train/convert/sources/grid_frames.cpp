@@ -46,7 +46,7 @@ class GridSource : public TrajectorySource {
     if (first > 0 && warn_) {
       warn_(
           fmt::format("[{}] the mesh is another one than that of the frame before: frame {} begins a new "
-                      "trajectory",
+                      "trajectory; fix: where all frames have one mesh, this file is another run's",
                       t.name, first));
     }
     if (frames_.size() > 1) set_dt(t, first);
@@ -71,11 +71,7 @@ class GridSource : public TrajectorySource {
     if (std::ranges::any_of(times, [](double time) { return std::isnan(time); })) return;
     const auto own = times.subspan(first - begin, static_cast<size_t>(t.frames));
     t.times.assign(own.begin(), own.end());
-    if (const auto dt = even_spacing(times)) {
-      t.dt = *dt;
-    } else if (warn_) {
-      warn_(fmt::format("[{}] times {}", t.name, uneven_text(times)));
-    }
+    if (const auto dt = even_spacing(times)) t.dt = *dt;
   }
 
   std::vector<GridFrame> frames_;

@@ -226,13 +226,17 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
   std::string text;
   try {
-    if (const std::filesystem::path file(path);
-        file.extension() == ".mgd" || (path_exists(path) && path != "/dev/null" && is_packed_file(file))) {
+    const std::filesystem::path file(path);
+    const bool packed = file.extension() == ".mgd";
+    if (path_exists(path) && path != "/dev/null" && (packed || is_packed_file(file))) {
+      throw config_error(path, "a configuration, which is TOML", "a packed file of data",
+                         fmt::format("meshgrad init --data {0} -o {1}.toml, then name {1}.toml", path,
+                                     file.stem().string()));
+    }
+    if (packed && !path_exists(path)) {
       throw config_error(
-          path, "a configuration, which is TOML",
-          path_exists(path) ? "a packed file of data" : "the name of a packed file, which is not there",
-          fmt::format("meshgrad init --data {0} -o {1}.toml, then name {1}.toml", path,
-                      file.stem().string()));
+          path, "a configuration, which is TOML", "the name of a packed file, which is not there",
+          "check the path, and name a configuration: meshgrad init makes one of a packed file");
     }
     if (!path_exists(path)) {
       throw config_error(path, "a TOML file that can be read", "none",

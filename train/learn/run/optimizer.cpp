@@ -123,6 +123,19 @@ std::string describe_schedule(const LearningRate& rate) {
                             rate.warmup_steps + rate.span);
 }
 
+std::string describe_rate_change(const Config& saved, const Config& now, int64_t updates) {
+  if (saved.train.epochs > 0 || now.train.epochs > 0) return "";
+  const auto rate_of = [](const Config& config) {
+    return learning_rate(config.schedule, config.optimizer.lr, config.train.steps);
+  };
+  const double before = rate_at(rate_of(saved), updates), after = rate_at(rate_of(now), updates);
+  constexpr double kSame = 1e-6;
+  if (std::abs(after - before) <= kSame * before) return "";
+  return fmt::format(
+      "the learning rate goes from {:.3g} to {:.3g} here, as train.steps or its schedule changed", before,
+      after);
+}
+
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Config& config,
                      int64_t total_steps)
     : Optimizer(runtime, parameters, config.optimizer, config.train.clip_norm,

@@ -33,6 +33,9 @@ std::string describe_frozen(const ParameterSet& parameters, const std::vector<st
 
 /// "learning rate 1e-03, then exponential decay to 1e-06 at step 3000", for people.
 std::string describe_schedule(const LearningRate& rate);
+/// What a resumed run changes of the learning rate after `updates`, or empty. Of runs in epochs nothing is
+/// said.
+std::string describe_rate_change(const Config& saved, const Config& now, int64_t updates);
 
 /// Owns moments of the parameters' arena and the StepState. Nothing here waits for the device but state().
 class Optimizer {

@@ -93,10 +93,12 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   verdict.ratio = best->error / best->baseline;
   const bool beats_baseline = best->error < best->baseline;
   if (!beats_baseline && first != nullptr && !(end < first->at("valid_error"))) {
+    constexpr double kDiverged = 2.0;
+    const double begin = first->at("valid_error");
     return say(Verdict::nothing_learned,
                fmt::format("nothing learned: the validation error at the end, {:.4g}, is not below that "
-                           "before the first step, {:.4g}",
-                           end, first->at("valid_error")));
+                           "before the first step, {:.4g}{}",
+                           end, begin, end > kDiverged * begin ? "; lower optimizer.lr" : ""));
   }
   const std::string figures =
       fmt::format("{}the best model, of step {}, has {:.4g} times the error of the baseline ({})",

@@ -204,7 +204,11 @@ void Trainer::resume() {
   folder_.write_config(config_);
   tell(RunEventKind::resumed, fmt::format("resumed {} at step {}", checkpoint.string(), state_.step),
        {{"checkpoint", checkpoint.string()}});
-  for (const std::string& gap : log_->gaps(state_.step, checkpoint_config(checkpoint).train.log_every))
+  const Config saved = checkpoint_config(checkpoint);
+  if (const std::string change = describe_rate_change(saved, config_, state_.optimizer.steps);
+      !change.empty())
+    tell(RunEventKind::settings, change);
+  for (const std::string& gap : log_->gaps(state_.step, saved.train.log_every))
     tell(RunEventKind::warning, gap);
 }
 

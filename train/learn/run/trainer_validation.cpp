@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -133,7 +134,7 @@ bool Trainer::plan_validations(double seconds_of_samples) {
   state_.validation_interval = plan.interval;
   state_.rollout_steps = plan.rollout_steps;
   const std::string why =
-      fmt::format("so that validation takes at most {:.3g} % of the time (train.validate_share)",
+      fmt::format("so that validations take at most {:.3g} % of the time of steps (train.validate_share)",
                   100.0 * config_.train.validate_share);
   if (plan.rollout_steps > 0) {
     tell(RunEventKind::settings,
@@ -173,7 +174,11 @@ double Trainer::seconds_of_step(double seconds_of_samples) const {
 /// validated before the run goes on; if it is no longer there, the next validation is the best.
 void Trainer::validate_best_again(const std::filesystem::path& resumed) {
   const TrainConfig saved = checkpoint_config(resumed).train;
+  const auto first_validation = [](const TrainConfig& train) {
+    return std::pair(train.epochs, std::min(train.validate_every, train.steps));
+  };
   if (saved.validate_every != config_.train.validate_every ||
+      first_validation(saved) != first_validation(config_.train) ||
       saved.validate_rollouts != config_.train.validate_rollouts ||
       saved.validate_share != config_.train.validate_share) {
     state_.validation_interval = state_.rollout_steps = 0;

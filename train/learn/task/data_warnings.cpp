@@ -73,8 +73,10 @@ std::vector<TaskWarning> MeshTask::validate(const Config& config) const {
   const int64_t count = samples(config.data.train_split).size();
   if (config.train.batch > count && count > 0) {
     warnings.push_back(
-        {"train.batch", fmt::format("train.batch = {} with {} to train on: each step takes samples twice",
-                                    config.train.batch, counted(count, "sample"))});
+        {"train.batch",
+         fmt::format("train.batch = {} with {} to train on: each step takes a sample {:.3g} times",
+                     config.train.batch, counted(count, "sample"),
+                     static_cast<double>(config.train.batch) / static_cast<double>(count))});
   }
   if (fields.over_time) warn_of_noise(dataset, fields, noise_of(config), warnings);
   warn_of_scales(dataset, fields, noise_of(config), warnings);

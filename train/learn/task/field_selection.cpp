@@ -112,6 +112,14 @@ std::string FieldSelection::target_names() const {
   return fmt::format("{}", fmt::join(config.targets, ", "));
 }
 
+std::vector<int64_t> FieldSelection::given_types(const Dataset& dataset) const {
+  std::vector<int64_t> types;
+  const std::vector<double>& counts = dataset.node_type_counts();
+  for (int64_t type = 0; type < std::ssize(counts); ++type)
+    if (counts[static_cast<size_t>(type)] > 0 && !is_predicted(type)) types.push_back(type);
+  return types;
+}
+
 std::vector<std::string> FieldSelection::given_inputs() const {
   std::vector<std::string> names;
   const auto add = [&](const Input& input) {

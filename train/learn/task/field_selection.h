@@ -62,6 +62,8 @@ struct FieldSelection {
 
   bool is_kinematic(int64_t node_type) const { return contains_type(config.kinematic_types, node_type); }
   bool is_predicted(int64_t node_type) const { return contains_type(config.predicted_types, node_type); }
+  /// Node types of the data set's statistics that are not predicted.
+  std::vector<int64_t> given_types(const Dataset& dataset) const;
   /// u8 [nodes]: 1 where a node is predicted.
   void write_mask(const MeshView& mesh, uint8_t* rows) const;
   std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;

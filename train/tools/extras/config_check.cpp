@@ -192,7 +192,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
                                   "convert the data in a smaller unit"});
     else if (warning.key != "data.path")
       summary.findings.push_back({Severity::note, std::string(warning.key), warning.text,
-                                  "the run takes longer for it", "change that key"});
+                                  "the run takes longer for it", fmt::format("change {}", warning.key)});
   }
   if (summary.train_samples > 0) check_memory(config, dataset, summary);
   sort_findings(summary.findings);

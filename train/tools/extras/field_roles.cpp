@@ -101,8 +101,25 @@ bool follows_positions(const std::string& name) {
                              [&](const char* word) { return lower.find(word) != std::string::npos; });
 }
 
+/// The one node type where a load is: a load is 0 at most nodes. A solution may be 0 at all of a boundary,
+/// but not within.
+std::optional<int32_t> loaded_type(const ShownValues& values) {
+  if (values.types.size() < 2 || values.not_zero.size() != 1) return std::nullopt;
+  constexpr int32_t kWithin = 0;
+  const int32_t loaded = *values.not_zero.begin();
+  if (loaded == kWithin) return std::nullopt;
+  int64_t others = 0;
+  for (const auto& [type, nodes] : values.types) others += type == loaded ? 0 : nodes;
+  return values.types.at(loaded) < others ? std::optional(loaded) : std::nullopt;
+}
+
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field) {
   using Kind = FieldRole::Kind;
+  // A pressure on one face is a load, whatever its name.
+  const ShownValues values = look_at(dataset, field);
+  if (values.one_a_mesh && !values.not_zero.empty()) return {Kind::known, "one value on each mesh"};
+  if (const auto type = loaded_type(values))
+    return {Kind::known, fmt::format("0 but on nodes of type {}", *type)};
   const std::set<std::string> words = words_of(field.name);
   const auto known = word_in(words, kKnown), result = word_in(words, kResults);
   if (known && result) return {};
@@ -110,15 +127,7 @@ FieldRole role_of(const Dataset& dataset, const FieldInfo& field) {
   if (known) return {Kind::known, fmt::format("named \"{}\"", *known)};
   if (words.size() == 1 && std::ranges::find(kLetters, *words.begin()) != kLetters.end())
     return {Kind::result, "named as solutions are"};
-  const ShownValues values = look_at(dataset, field);
-  if (values.one_a_mesh) return {Kind::known, "one value on each mesh"};
-  if (values.types.size() < 2 || values.not_zero.size() != 1) return {};
-  // A solution is 0 at its boundary: a load is 0 at most nodes.
-  const int32_t loaded = *values.not_zero.begin();
-  int64_t others = 0;
-  for (const auto& [type, nodes] : values.types) others += type == loaded ? 0 : nodes;
-  if (values.types.at(loaded) >= others) return {};
-  return {Kind::known, fmt::format("0 but on nodes of type {}", loaded)};
+  return values.one_a_mesh ? FieldRole{Kind::known, "0 everywhere"} : FieldRole{};
 }
 
 std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<std::string>& inputs,

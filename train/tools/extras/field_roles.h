@@ -15,10 +15,11 @@ struct FieldRole {
   std::string why;  ///< for people; empty for an unknown one
 };
 
-/// Of a field on nodes. By its name a result: a word such as "stress", "displacement", "pressure", "velocity"
-/// or "temperature", or the name u, v, w, p or T; or known: a word such as "inlet", "boundary", "applied" or
-/// "load"; with words of both kinds unknown. Else by some trajectories of the training split known: one value
-/// on each mesh (a condition), or 0 but on nodes of one type, which are fewer than the others (a load).
+/// Of a field on nodes. By some trajectories of the training split known: one value on each mesh (a
+/// condition), or 0 but on nodes of one type other than 0, which are fewer than the rest (a load). Else by
+/// its name a result: a word such as "stress", "displacement", "pressure", "velocity" or "temperature", or
+/// the name u, v, w, p or T; or known: a word such as "inlet", "boundary", "applied" or "load"; with words of
+/// both kinds unknown.
 FieldRole role_of(const Dataset& dataset, const FieldInfo& field);
 
 /// By its name, a value that follows from where the nodes are: DeepMind's plate has "stress".

@@ -266,9 +266,13 @@ class Guess {
                          listed(targets_), "choose from " + listed(names_of(fields)));
     }
     if (!unknown.empty() || data.targets.empty() || data.inputs.empty()) {
+      const std::vector<std::string> candidates = unknown.empty() ? names_of(fields) : unknown;
+      const std::string path = dataset_.path().string();
       throw config_error(
-          dataset_.path().string(), "fields that say what is known and what is to be predicted",
-          "candidates " + listed(names_of(fields)), "add --targets A,B with the fields to predict");
+          path, "fields that say what is known and what is to be predicted",
+          "candidates " + listed(candidates),
+          fmt::format("name those to predict, for example meshgrad init --data {} --targets {}", path,
+                      candidates.back()));
     }
     if (!why_known.empty()) reason("data.inputs", "what is known before the solution; " + listed(why_known));
     if (!why_results.empty()) reason("data.targets", "what the model predicts; " + listed(why_results));
@@ -370,7 +374,7 @@ class Guess {
     train.steps = std::clamp(wanted, kFewestSteps, kMostSteps);
     train.validate_every = train.steps / 10;
     train.checkpoint_every = train.validate_every;
-    train.validate_samples = 20;
+    train.validate_samples = 100;
     reason("train.steps", fmt::format("{} to train on", counted(samples(), "sample")));
     reason("train.validate_every", "");
     reason("train.checkpoint_every", "");

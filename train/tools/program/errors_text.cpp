@@ -59,14 +59,18 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
   const std::vector<std::string> worse = fields_worse_than_baseline(fields);
   std::string text =
       note_lines(fmt::format("baseline: {}; /baseline is RMSE over that of the baseline", baseline));
-  std::vector<std::string> nearest;
-  for (const FieldError& field : fields)
-    if (std::isfinite(field.nearest_rmse))
-      nearest.push_back(fmt::format("{:.3f} ({})", field.rmse / field.nearest_rmse, field.name));
+  std::vector<std::string> nearest, worse_than_nearest;
+  for (const FieldError& field : fields) {
+    if (!std::isfinite(field.nearest_rmse)) continue;
+    nearest.push_back(fmt::format("{:.3f} ({})", field.rmse / field.nearest_rmse, field.name));
+    if (!(field.rmse <= field.nearest_rmse)) worse_than_nearest.push_back(field.name);
+  }
   if (!nearest.empty()) {
     text += note_lines("RMSE over that of the nearest training case, alike in what the model reads: " +
                        listed(nearest));
   }
+  if (!worse_than_nearest.empty())
+    text += note_lines("worse than the nearest training case: " + listed(worse_than_nearest));
   std::vector<std::string> centred;
   for (const FieldError& field : fields)
     if (field.centred) centred.push_back(field.name);
@@ -76,10 +80,20 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
   return text;
 }
 
-std::string given_notes(const std::vector<std::string>& inputs_from_data) {
-  if (inputs_from_data.empty()) return "";
-  return note_lines("inputs that are not predicted, which rollouts read from the data at every step: " +
-                    listed(inputs_from_data));
+std::string given_notes(const std::vector<std::string>& inputs_from_data,
+                        const std::vector<int64_t>& given_types, RolloutBoundary boundary) {
+  std::string text;
+  if (!inputs_from_data.empty()) {
+    text += note_lines("inputs that are not predicted, which rollouts read from the data at every step: " +
+                       listed(inputs_from_data));
+  }
+  if (given_types.empty()) return text;
+  std::vector<std::string> types;
+  for (const int64_t type : given_types) types.push_back(fmt::format("{}", type));
+  return text + note_lines(fmt::format(
+                    "nodes of type {} are not predicted and count in no error: rollouts {}", listed(types),
+                    boundary == RolloutBoundary::data ? "give them the values of the data at every step"
+                                                      : "hold their values of the first frame"));
 }
 
 }  // namespace meshgrad::cli

@@ -46,8 +46,9 @@ std::string note_of_last(const EvaluateCommand& command, const std::filesystem::
     const double last_figure = rolled ? theirs.last_valid_rollout : theirs.last_valid_error;
     if (!(last_figure < best_figure)) return "";
     return fmt::format(
-        "checkpoints/last, of step {}, is better in validation: {} {:.4g} against {:.4g}; evaluate it with "
-        "--checkpoint last",
+        "checkpoints/last, of step {}, is better by its last validation: {} {:.4g} against {:.4g}; evaluate "
+        "it "
+        "with --checkpoint last",
         theirs.step, rolled ? "relative error of rollouts" : "error", last_figure, best_figure);
   } catch (const DataError&) {
     return "";  // a damaged last is no matter of the best
@@ -94,7 +95,7 @@ std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
                                       rollout.rollouts == 1 ? "has" : "have", rollout.steps));
     }
   }
-  return text + notes + given_notes(errors.inputs_from_data);
+  return text + notes + given_notes(errors);
 }
 
 std::string to_text(const Evaluation& e, int64_t checkpoint_step) {

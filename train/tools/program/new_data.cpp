@@ -130,7 +130,8 @@ class NewTrajectory {
     if (t > last && last > 0) {
       notes_.insert(fmt::format("{} is held after its last frame, {}", name, last));
     } else if (t > 0 && is_dynamic_in_training(name) && last == 0) {
-      notes_.insert(fmt::format("{}, which changed in training, is held at its first frame", name));
+      notes_.insert(
+          fmt::format("{} is held at its first frame; the training data have it for each frame", name));
     }
     held_[name] = values(name, std::min(t, last));
     seen_.add(name, held_[name], static_cast<size_t>(fields_.find(name)->components));

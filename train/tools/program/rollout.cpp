@@ -55,7 +55,7 @@ std::string to_text(const RolloutFiles& files) {
         fmt::format("the data ends after {}: from there on boundary values are held, and nothing is compared",
                     counted(files.compared, "step")));
   }
-  return text + baseline_notes(files.baseline, files.fields) + given_notes(files.inputs_from_data);
+  return text + baseline_notes(files.baseline, files.fields) + given_notes(files);
 }
 
 int run_rank(const RolloutCommand& command, const GlobalOptions& globals,

@@ -26,6 +26,7 @@ struct RolloutFiles {
   std::string baseline;            ///< Evaluation::baseline
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
+  std::vector<int64_t> given_types;           ///< as FieldSelection::given_types
 };
 
 /// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
