@@ -129,14 +129,14 @@ class Newcomer:
     def __init__(self, program, folder):
         self.program, self.folder, self.commands = program, folder, 0
 
-    def types(self, *words):
+    def types(self, *words, codes=(0,)):
         self.commands += 1
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([self.program, *words], cwd=self.folder, capture_output=True, text=True, check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         print(f"$ meshgrad {' '.join(words)}  ({seconds:.1f} s of CPU time)\n{done.stderr}{done.stdout}")
-        assert done.returncode == 0, f"{words} ended with {done.returncode}"
+        assert done.returncode in codes, f"{words} ended with {done.returncode}"
         return done.stdout + done.stderr
 
 
@@ -183,7 +183,7 @@ def try_beams(program, folder, steps):
     for text in (said, checked):
         check("a message travels" in re.sub(r"\s+", " ", text), "the load is out of reach, said before training")
     check("verdict" in trained, "what the run is worth, said after training")
-    examined = newcomer.types("doctor", "runs/beams")
+    examined = newcomer.types("doctor", "runs/beams", codes=(0, 1))  # 1: what it finds is bad
     check("a message travels" in re.sub(r"\s+", " ", examined), "the load is out of reach, said after training")
     check((folder / "out/new_beam.vtu").exists(), "a file named after the new part")
     check((folder / "out/new_beam_probes.csv").exists(), "its probe")

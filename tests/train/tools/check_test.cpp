@@ -256,7 +256,7 @@ TEST_CASE("unpacked files are checked under their own names") {
   }
   CHECK(contains(whats, "edges listed again: 1, first column 4"));
   CHECK(contains(whats, "edges from a node to itself: 1, first column 5"));
-  CHECK(contains(whats, "t are not evenly spaced"));
+  CHECK(contains(whats, "times are not evenly spaced"));
   CHECK(contains(whats, "there are no node types"));
   CHECK_FALSE(contains(whats, "fix:"));  // the remedy says it
 

@@ -21,9 +21,9 @@ namespace {
 
 constexpr double kNoiseShare = 0.3;         // of a target's change
 constexpr double kSecondChangeGamma = 0.1;  // Pfaff et al. (2021), appendix A.2.2
-constexpr int64_t kNodesPerBatch = 4096;    // small meshes are batched up to about this many nodes
-constexpr int64_t kEpochs = 40;
-constexpr int64_t kFewestSteps = 1000;
+constexpr int64_t kNodesPerBatch = 2048;    // small meshes are batched up to about this many nodes
+constexpr int64_t kEpochs = 16;
+constexpr int64_t kFewestSteps = 2000;
 constexpr int64_t kMostSteps = 100000;
 
 template <class T>
