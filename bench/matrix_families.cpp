@@ -8,6 +8,8 @@
 
 #include "families.h"
 
+#include <algorithm>
+
 namespace meshgrad::bench {
 namespace {
 

@@ -2,6 +2,7 @@
 // The CPU's arithmetic peak: multiply-adds on registers, on every thread at once.
 #include <meshgrad/kernels/cpu_isa.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "machine_peak.h"

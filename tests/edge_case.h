@@ -3,6 +3,8 @@
 #pragma once
 #include "mlp_case.h"
 
+#include <algorithm>
+
 namespace meshgrad::test {
 
 struct EdgeShape {

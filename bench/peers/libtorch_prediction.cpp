@@ -5,6 +5,7 @@
 // usage: libtorch_prediction [SIDE [WIDTH [BLOCKS [THREADS]]]]
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -8,6 +8,8 @@
 
 #include "support.h"
 
+#include <algorithm>
+
 using namespace meshgrad;
 using namespace meshgrad::test;
 

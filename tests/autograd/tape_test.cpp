@@ -5,6 +5,8 @@
 
 #include "support.h"
 
+#include <algorithm>
+
 using namespace meshgrad;
 using namespace meshgrad::test;
 

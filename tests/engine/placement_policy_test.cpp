@@ -4,6 +4,7 @@
 #include <meshgrad/engine/random.h>
 
 #include <doctest/doctest.h>
+#include <algorithm>
 #include <vector>
 
 namespace meshgrad {

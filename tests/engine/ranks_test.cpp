@@ -6,6 +6,7 @@
 #include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/engine/ranks/mpi.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <numeric>

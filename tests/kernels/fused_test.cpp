@@ -10,6 +10,8 @@
 #include "fused_case.h"
 #include "ghost_case.h"
 
+#include <algorithm>
+
 namespace meshgrad::test {
 namespace {
 

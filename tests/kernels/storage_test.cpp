@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/row_ops.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -5,6 +5,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/mlp.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "model_case.h"

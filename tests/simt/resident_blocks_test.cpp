@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/gpu.h>
 
+#include <algorithm>
 #include <map>
 
 #include "model_run.h"

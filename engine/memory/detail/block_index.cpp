@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/detail/block_index.h>
 
+#include <algorithm>
+
 namespace meshgrad {
 
 void BlockIndex::replace(Node* parent, const Node* child, Node* with) {

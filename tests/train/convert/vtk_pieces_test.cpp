@@ -9,6 +9,8 @@
 #include "train/scratch_directory.h"
 #include "train/vtu_file.h"
 
+#include <algorithm>
+
 using namespace meshgrad;
 using meshgrad::test::contains;
 using meshgrad::test::message_of;

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/safetensors.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_table.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 

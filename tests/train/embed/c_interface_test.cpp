@@ -4,6 +4,7 @@
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/gpu.h>
 
+#include <algorithm>
 #include <cfenv>
 #include <chrono>
 #include <cstdlib>

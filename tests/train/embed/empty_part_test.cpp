@@ -6,6 +6,7 @@
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cmath>
 
 #include "simulated_ranks.h"

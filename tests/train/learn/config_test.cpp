@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/learn/config/config_table.h>
 
+#include <algorithm>
 #include <bit>
 #include <clocale>
 #include <cmath>

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/run/gradient_noise.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "simulated_ranks.h"

@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/non_finite.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

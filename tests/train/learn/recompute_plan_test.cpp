@@ -4,6 +4,7 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/planning/recompute_plan.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "support.h"

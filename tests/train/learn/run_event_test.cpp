@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/run/run_event.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

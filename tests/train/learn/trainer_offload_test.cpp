@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 

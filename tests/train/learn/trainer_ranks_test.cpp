@@ -5,6 +5,7 @@
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/engine/runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>

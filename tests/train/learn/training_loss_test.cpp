@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/task/mesh_parts.h>
 #include <meshgrad/train/learn/task/training_loss.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <numeric>

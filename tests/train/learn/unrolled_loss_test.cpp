@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/metrics_log.h>
 #include <meshgrad/train/learn/run/non_finite.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "train/unroll_case.h"

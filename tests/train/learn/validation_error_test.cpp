@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support.h"

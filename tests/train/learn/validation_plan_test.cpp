@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/tools/extras/config_check.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

@@ -5,6 +5,7 @@
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/validation.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

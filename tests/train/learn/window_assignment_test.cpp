@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 

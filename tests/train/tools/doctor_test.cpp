@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/train/tools/extras/health.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

@@ -13,6 +13,7 @@
 #include <meshgrad/train/tools/program/vtu.h>
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <numeric>

@@ -5,6 +5,7 @@
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/safetensors.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model_case.h"

@@ -11,6 +11,8 @@
 #include "train/process.h"
 #include "train/small_run.h"
 
+#include <algorithm>
+
 namespace meshgrad {
 namespace {
 

@@ -124,7 +124,8 @@ std::vector<uint8_t> NodeClassification::mask_of(std::string_view split) const {
                        "name one of these");
   }
   std::vector<uint8_t> mask;
-  for (const int32_t node : graph().node_split(node_split_)) mask.push_back(node == number ? 1 : 0);
+  const TrajectoryView trajectory = graph();
+  for (const int32_t node : trajectory.node_split(node_split_)) mask.push_back(node == number ? 1 : 0);
   return mask;
 }
 
