@@ -44,7 +44,7 @@ inline NpzArrays square_arrays(size_t frames, float first = 0, const std::string
           {"u", npy<float>("<f4", "(" + std::to_string(frames) + ", 4, 1)", counting(4 * frames, first))}};
 }
 
-/// Writes the arrays, and returns the bytes of the file.
+/// Writes the arrays, and returns the bytes of the file: the same for the same arrays.
 inline std::string write_npz(const std::filesystem::path& path, const NpzArrays& arrays, bool compressed) {
   zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, nullptr);
   REQUIRE(archive != nullptr);
@@ -54,6 +54,7 @@ inline std::string write_npz(const std::filesystem::path& path, const NpzArrays&
     REQUIRE(index >= 0);
     zip_set_file_compression(archive, static_cast<zip_uint64_t>(index),
                              compressed ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
+    zip_file_set_mtime(archive, static_cast<zip_uint64_t>(index), 1'000'000'000, 0);
   }
   REQUIRE(zip_close(archive) == 0);
   return read_text(path);

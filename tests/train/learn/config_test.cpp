@@ -369,11 +369,15 @@ TEST_CASE("hostile text is refused in good time") {
       "# \xed\xa0\x80",
       "# \xf4\x90\x80\x80",
       "# \xe2\x82",
+      "# \x7f\n",
+      "# \x1b[2J\n# more",
+      "# \r#\n",
   };
   for (const std::string& text : hostile) {
     CAPTURE(text.substr(0, 40));
     CHECK_THROWS_AS(parse_config(text, "run.toml"), ConfigError);
   }
+  CHECK(fault_of("# \t\r\n[train]\r\nsteps = 3\r\n").empty());
   CHECK(fault_of("# \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf \xed\x9f\xbf").empty());
   const std::string many = [] {
     std::string text;

@@ -151,8 +151,9 @@ struct HostileText {
   std::string message;  ///< "a zero byte"
 };
 
-/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
-/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
+/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list,
+/// reads out of bounds if a literal string is not UTF-8, and toml11 4.4 never ends where a comment before the
+/// first key has a control character. Such text is refused before it is parsed.
 /// Returns the fault and its line.
 std::optional<HostileText> find_hostile(const std::string& text);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_table.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace meshgrad {
@@ -53,6 +55,10 @@ std::optional<HostileText> find_hostile(const std::string& text) {
     if (c == '.') ++dots;
     if (c == ',') ++commas;
     if (c == '\0') return HostileText{line, "a zero byte"};
+    const bool breaks = c == '\n' || (c == '\r' && i + 1 < text.size() && text[i + 1] == '\n');
+    if (const auto byte = static_cast<unsigned char>(c);
+        (byte < 0x20 && c != '\t' && !breaks) || byte == 0x7f)
+      return HostileText{line, fmt::format("a control character, \\x{:02x}", byte)};
     if (brackets > kMostBrackets) return HostileText{line, "more than 256 brackets"};
     if (commas > kMostCommas) return HostileText{line, "more than 1024 commas"};
     if (dots > kMostDotsInLine) return HostileText{line, "more than 256 dots in a line"};

@@ -208,8 +208,12 @@ std::string fault_of(const std::vector<std::string>& settings) {
 
 std::string imported_toml(const Config& config, const std::vector<std::string>& settings,
                           const ImportedConfig& imported, const std::string& name) {
-  std::string text = fmt::format("# From {}.\n", name);
-  for (const std::string& line : imported.unmapped) text += "# not mapped: " + line + "\n";
+  std::string text = fmt::format("# From {}.\n", printable(name));
+  for (std::string line : imported.unmapped) {
+    std::ranges::replace_if(
+        line, [](char c) { return c == '\n' || c == '\r'; }, ' ');
+    text += "# not mapped: " + printable(line) + "\n";
+  }
   std::string_view section;
   for (const ConfigKey& key : config_keys()) {
     const auto sets = [&](const std::string& setting) { return setting.starts_with(full_name(key) + "="); };
