@@ -117,7 +117,7 @@ std::vector<FoundFile> find_files(const fs::path& input, bool every,
                                   const WarningCallback& warn) {
   std::error_code error;
   if (!fs::exists(input, error)) {
-    throw data_error(input.string(), "a folder or a file", error ? error.message() : "no such path",
+    throw data_error(input.string(), "a folder or a file", error ? error.message() : "a missing path",
                      "check the path");
   }
   if (!fs::is_directory(input, error)) return {{input, split_of_name(input.stem().string())}};

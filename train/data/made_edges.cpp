@@ -161,7 +161,7 @@ std::vector<int32_t> points_of(const MeshView& mesh, PeriodicBox& box) {
   for (size_t axis = 0; axis < dim; ++axis) {
     if (box.period[axis] <= 0.0 || box.joined[axis]) continue;
     throw period_error(mesh, axis, "edges across the border, or nodes at the same place on both borders",
-                       fmt::format("a period of {:.6g} and no such edge or node", box.period[axis]),
+                       fmt::format("no edges or nodes at a period of {:.6g}", box.period[axis]),
                        "check the period against the mesh (meshgrad info), or set it to 0");
   }
   return point;

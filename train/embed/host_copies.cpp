@@ -136,7 +136,7 @@ void HostCopies::transfer(const Copy& copied, bool to_device) const {
   if (!gpu::owns(where.index, copied.device, std::ssize(copied.memory))) {
     throw invalid_argument(copied.what,
                            fmt::format("{} bytes of memory of {}", copied.memory.size(), name_of(where)),
-                           fmt::format("{}, where no such memory is allocated", fmt::ptr(copied.device)),
+                           fmt::format("{}, outside of the allocated memory", fmt::ptr(copied.device)),
                            "keep the array allocated for as long as it is read, and set its device");
   }
   const Shape shape{static_cast<int64_t>(copied.memory.size())};

@@ -287,7 +287,7 @@ TEST_CASE("damaged and missing files") {
                    ".pvtu, .pvtp, .vtpd, .pvd, "
                    ".series, .xdmf or .xmf"));
     CHECK(contains(message_of([&] { convert(options_for(scratch.path / "no", scratch.path / "a.mgd")); }),
-                   "got no such path"));
+                   "got a missing path"));
   }
   CHECK_FALSE(fs::exists(scratch.path / "a.mgd"));
 }

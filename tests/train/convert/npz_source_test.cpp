@@ -177,7 +177,7 @@ TEST_CASE("displacements move the mesh") {
   const auto fields = converted("none").fields();
   CHECK(std::ranges::none_of(fields, [](const FieldInfo& field) { return field.name == "world_pos"; }));
   CHECK(contains(message_of([&] { converted("u"); }), "field u] needed displacements: 2 or 3 floats"));
-  CHECK(contains(message_of([&] { converted("v"); }), "got no such field"));
+  CHECK(contains(message_of([&] { converted("v"); }), "got a missing field"));
   arrays["mesh_pos"] = npy<float>("<f4", "(4, 2)", std::vector<float>(8, 3e38F));
   arrays["far"] = npy<float>("<f4", "(3, 4, 2)", std::vector<float>(24, 1e38F));
   write_npz(scratch.path / "run.npz", arrays, false);

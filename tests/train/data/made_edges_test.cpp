@@ -303,10 +303,10 @@ TEST_CASE("periods that do not fit a mesh are refused") {
   CHECK(contains(refused({.period = {0.9, 0, 0}}),
                  "[data.period] needed a mesh that is no longer than the period, "
                  "got 1.2 with a period of 0.9 along x"));
-  CHECK(
-      contains(refused({.period = {0, 1.5, 0}}),
-               "needed edges across the border, or nodes at the same place on both borders, got a period of "
-               "1.5 and no such edge or node along y"));
+  CHECK(contains(
+      refused({.period = {0, 1.5, 0}}),
+      "needed edges across the border, or nodes at the same place on both borders, got no edges or nodes "
+      "at a period of 1.5 along y"));
   CHECK(contains(refused(periods(true, 3)),
                  "needed edges whose length times data.hops is less than half the period, got 0.2 times 3"));
   CHECK(refused(periods(true, 2)).empty());

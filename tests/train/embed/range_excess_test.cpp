@@ -61,13 +61,22 @@ struct Fixture {
   }
 };
 
+/// A predictor of a trainer that has seen u[0] from 0 to `most`, and made `steps`.
+struct Seen : Fixture {
+  OnlineTrainer online = trainer();
+  MeshPredictor predictor;
+  explicit Seen(float most, int steps = 0) : predictor(seen(most, steps)) { predictor.set_mesh(mesh); }
+  OnlineTrainer& seen(float most, int steps) {
+    online.set_mesh(mesh);
+    append(online, most);
+    if (steps > 0) online.train(steps);
+    return online;
+  }
+};
+
 TEST_CASE("range_excess names the farthest field and its distance") {
-  Fixture f;
-  OnlineTrainer trainer = f.trainer();
-  trainer.set_mesh(f.mesh);
-  f.append(trainer, 2);
-  MeshPredictor predictor(trainer);
-  predictor.set_mesh(f.mesh);
+  Seen f(2);
+  MeshPredictor& predictor = f.predictor;
   CHECK(predictor.range_excess().excess == 0);  // nothing is set
   const RangeExcess within = f.excess_of(predictor, {0, 3, 2, 3, 1, 3, 0, 3}, 14);
   CHECK(within.excess == 0);
@@ -84,12 +93,8 @@ TEST_CASE("range_excess names the farthest field and its distance") {
 }
 
 TEST_CASE("range_excess of a value that is not finite is infinite") {
-  Fixture f;
-  OnlineTrainer trainer = f.trainer();
-  trainer.set_mesh(f.mesh);
-  f.append(trainer, 2);
-  MeshPredictor predictor(trainer);
-  predictor.set_mesh(f.mesh);
+  Seen f(2);
+  MeshPredictor& predictor = f.predictor;
   // Finite values that the network overflows on.
   CHECK(std::isfinite(f.excess_of(predictor, {0, 3, 3e38f, 3, 9, 3, 0, 3}, 18).excess));
   predictor.predict(1);
@@ -99,13 +104,8 @@ TEST_CASE("range_excess of a value that is not finite is infinite") {
 }
 
 TEST_CASE("range_excess follows predictions") {
-  Fixture f;
-  OnlineTrainer trainer = f.trainer();
-  trainer.set_mesh(f.mesh);
-  f.append(trainer, 1e-3f);
-  trainer.train(1);
-  MeshPredictor predictor(trainer);
-  predictor.set_mesh(f.mesh);
+  Seen f(1e-3f, 1);
+  MeshPredictor& predictor = f.predictor;
   const std::vector<float> load{12};
   predictor.set_field("u", std::vector<float>{0, 3, 0, 3, 0, 3, 0, 3});
   predictor.set_field("load", load);

@@ -18,12 +18,21 @@ using test::ScratchDirectory;
 
 constexpr double kAnyTime = 1e9;
 
+/// Without accumulation; of 26 samples, or more.
+struct AutoBatchRun {
+  ScratchDirectory scratch;
+  Config config;
+  explicit AutoBatchRun(int64_t frames = 14)
+      : config(test::small_config(scratch.path, test::pack_waves(scratch.path, 7, frames))) {
+    config.train.batch = kAutoBatch;
+    config.train.accumulate = 1;
+    config.train.steps = 2;
+  }
+};
+
 TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
-  const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));  // 26 samples
-  config.train.batch = kAutoBatch;
-  config.train.accumulate = 1;
-  config.train.steps = 2;
+  AutoBatchRun run;
+  Config& config = run.config;
   Runtime runtime({.device = {}, .threads = 1});
   std::string note;
   CHECK(resolve_batch(runtime, config, {}, note, kAnyTime).train.batch == 3);
@@ -47,9 +56,8 @@ TEST_CASE("train.batch = \"auto\" is an eighth of the split at most") {
 }
 
 TEST_CASE("train.batch = \"auto\" is what fits at most") {
-  const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7, 131));  // 260 samples
-  config.train.accumulate = 1;
+  AutoBatchRun run(131);  // 260 samples
+  Config& config = run.config;
   config.train.batch = 8;
   const StepProbe probe(Dataset::open(config.data.path), {});
   config.memory.memory_limit = probe.predict(config).reserved * 10 / 9 + 4096;
@@ -63,21 +71,16 @@ TEST_CASE("train.batch = \"auto\" is what fits at most") {
 }
 
 TEST_CASE("train.batch = \"auto\" is what time allows at most") {
-  const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.train.batch = kAutoBatch;
-  config.train.accumulate = 1;
+  const AutoBatchRun run;
   Runtime runtime({.device = {}, .threads = 1});
   std::string note;
-  CHECK(resolve_batch(runtime, config, {}, note, 1e-9).train.batch == 1);
+  CHECK(resolve_batch(runtime, run.config, {}, note, 1e-9).train.batch == 1);
   CHECK_MESSAGE(contains(note, "train.batch = 1, what a step computes in 1e-09 s"), note);
 }
 
 TEST_CASE("a plan names the batch that train.batch = \"auto\" takes") {
-  const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.train.batch = kAutoBatch;
-  config.train.accumulate = 1;
+  AutoBatchRun run;
+  Config& config = run.config;
   const auto planned = [&](const PlanOptions& options) {
     const MemoryPlan plan = plan_memory(config, options);
     return std::pair(plan.batch, plan.notes.front());

@@ -84,6 +84,24 @@ TEST_CASE("validation keeps to its share of a run, as planned once") {
   CHECK(test::tensors_of(config) == trained);
 }
 
+TEST_CASE("a run that resumes with more steps plans anew") {
+  const ScratchDirectory scratch;
+  Config config = planned_waves(scratch);
+  config.schedule.name = RateCurve::exponential;
+  config.train.validate_share = 0.001;
+  config.train.steps = 2;  // the first validation, after 2 of the 5 steps between validations
+  CHECK(test::train_here(config).state.validation_interval > 1);
+  config.train.steps = 10;
+  std::string told;
+  Runtime runtime({.device = {}, .threads = 1});
+  TrainOptions options;
+  options.resume = true;
+  options.observer.event = [&](const RunEvent& event) { told += event.text + "\n"; };
+  train(runtime, config, options);
+  CHECK_MESSAGE(test::contains(told, "so that validations take at most 0.1 % of"), told);
+  CHECK_MESSAGE(test::contains(told, "the learning rate goes from 0.0"), told);
+}
+
 TEST_CASE("rollouts choose the best model where there are any") {
   const ScratchDirectory scratch;
   Config config = planned_waves(scratch);

@@ -2,6 +2,8 @@
 // What evaluate, rollout and predict report: a line a field in its unit, and what a comparison leaves out.
 #include <doctest/doctest.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/task/field_selection.h>
+#include <meshgrad/train/tools/program/errors_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -147,6 +149,26 @@ TEST_CASE("inputs that a rollout reads from the data are named") {
     CHECK(widest(outcome.out.substr(outcome.out.find("rollout, over"))) <= 80);
     CHECK(nlohmann::json::parse(data.run(command, {"--json"}).out)["inputs_from_data"].at(0) == "pressure");
   }
+}
+
+TEST_CASE("types that a rollout holds are named") {
+  DataConfig config;
+  config.predicted_types = {0};
+  config.kinematic_types = {1};  // which the data move
+  const std::vector<std::string> held = held_types({0, 1, 4, 6}, config);
+  CHECK(held == std::vector<std::string>{"4", "6"});
+  CHECK(contains(cli::given_notes({}, held, RolloutBoundary::initial),
+                 "nodes of type 4 and 6 are not predicted and count in no error:"));
+  CHECK(cli::given_notes({}, {}, RolloutBoundary::data).empty());
+}
+
+TEST_CASE("a field worse than the nearest case is named") {
+  std::vector<FieldError> fields(2);
+  fields[0] = {.name = "u", .rmse = 3, .baseline_rmse = 4, .nearest_rmse = 2};
+  fields[1] = {.name = "p", .rmse = 1, .baseline_rmse = 4, .nearest_rmse = 2};
+  const std::string notes = cli::baseline_notes("the mean", fields);
+  CHECK(contains(notes, "worse than the nearest training case: u\n"));
+  CHECK_FALSE(contains(notes, "worse than the baseline"));
 }
 
 TEST_CASE("a horizon counts the rollouts that are so long") {

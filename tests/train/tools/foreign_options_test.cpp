@@ -188,6 +188,13 @@ TEST_CASE("names that several sections have are not guessed") {
                  "needed true|yes|on|1|false|no|off|0, got maybe"));
 }
 
+TEST_CASE("options with control characters make a file that opens") {
+  const ImportedConfig imported =
+      import_config("beta1 0.8\nverb\x7fose 3\n", "opt\x1bions", OptionNames::keyvalue);
+  CHECK(contains(imported.toml, "# From opt\\x1bions.\n# not mapped: verb\\x7fose"));
+  CHECK_NOTHROW(parse_config(imported.toml, "imported.toml"));
+}
+
 TEST_CASE("a world radius is a multiple of the data's shortest edge") {
   const test::ScratchDirectory scratch;
   const std::string data = test::pack_waves(scratch.path).string();
@@ -213,8 +220,8 @@ TEST_CASE("flags of train answer with what they are here") {
   CHECK(contains(error_of({"c.toml", "--epochs=10"}), "fix: --set train.epochs=10"));
   const std::string resume = error_of({"c.toml", "--resume", "runs/a"});
   CHECK(contains(resume,
-                 "--resume] needed no value, got \"runs/a\"; fix: leave it out: --resume takes the last "
-                 "checkpoint of run.dir"));
+                 "--resume] needed no value, got \"runs/a\"; fix: leave it out: Resume from the "
+                 "last checkpoint of the run (run.dir, --run)"));
 }
 
 TEST_CASE("train takes presets between the file and --set") {

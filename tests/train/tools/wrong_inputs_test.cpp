@@ -156,7 +156,7 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
   check_rows(
       {
           {"convert DIR/nothere -o DIR/a.mgd", 1,
-           "[DIR/nothere] needed a folder or a file, got no such path; fix: check the path"},
+           "[DIR/nothere] needed a folder or a file, got a missing path; fix: check the path"},
           {"convert DIR/empty -o DIR/a.mgd", 1,
            "[DIR/empty] needed files ending in " + endings +
                ", got none; fix: name the folder that holds the data"},
@@ -178,11 +178,11 @@ TEST_CASE("wrong files say what is wrong, why, and what to do") {
            "out this "
            "trajectory, or the frames from there on; the simulation may have diverged"},
           {"convert DIR/order -o DIR/a.mgd", 1,
-           "[DIR/order/heat_0003.vtu] needed the nodes in the order of the frame before, got these nodes "
-           "permuted, the first at node 0; fix: write all frames with one order of nodes"},
+           "[DIR/order/heat_0003.vtu] needed the nodes in the order of the frame before, got a permutation "
+           "that begins at node 0; fix: write all frames with one order of nodes"},
           {"convert DIR/moved -o DIR/a.mgd", 1,
-           "[DIR/moved/heat_0003.vtu] needed the nodes in the order of the frame before, got these nodes "
-           "permuted, the first at node 0; fix: write all frames with one order of nodes"},
+           "[DIR/moved/heat_0003.vtu] needed the nodes in the order of the frame before, got a permutation "
+           "that begins at node 0; fix: write all frames with one order of nodes"},
           {"convert DIR/cut -o DIR/a.mgd", 1,
            "[DIR/cut/heat_0002.vtu] needed XML of VTK, got Error parsing start element tag at line 1; fix: "
            "copy the "

@@ -480,7 +480,7 @@ RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::st
     const auto array = std::ranges::find(arrays, source, &NamedArray::source);
     if (array == arrays.end() || !array->numbers) {
       throw data_error(name, fmt::format("the array {}, as --axes {}={} says", source, source, axes),
-                       "no such array of numbers", "name an array of the file");
+                       "no array of numbers", "name an array of the file");
     }
     put_axes_in_order(*array, axes, fmt::format("{}: array {}", name, source));
   }

@@ -31,7 +31,7 @@ class GridSource : public TrajectorySource {
       VtkGrid grid = read();
       if (const auto node = trajectory.first_permuted_node(grid)) {
         throw data_error(frames_[before].name, "the nodes in the order of the frame before",
-                         fmt::format("these nodes permuted, the first at node {}", *node),
+                         fmt::format("a permutation that begins at node {}", *node),
                          "write all frames with one order of nodes");
       }
       if (!trajectory.take_cell_order(grid)) {

@@ -36,7 +36,7 @@ void add_displaced_positions(RawTrajectory& t, const std::string& name) {
       (found->components != t.dim && found->components != 3)) {
     throw data_error(fmt::format("{}: field {}", t.name, name),
                      fmt::format("displacements: {} floats at each node", t.dim == 2 ? "2 or 3" : "3"),
-                     !known             ? "no such field"
+                     !known             ? "a missing field"
                      : moved == nullptr ? "integers"
                                         : fmt::format("{} on {}s", found->components, name_of(found->on)),
                      "name another field, or \"none\": --displacement");

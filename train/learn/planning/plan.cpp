@@ -75,7 +75,7 @@ MemoryRoom memory_room(const Config& config, Device device, int64_t device_memor
     const gpu::DeviceMemory memory = gpu::memory(device.index);
     room = {.total = memory.total, .context = memory.total - memory.free};
   } else if (device_memory == 0 && limit == 0) {
-    throw config_error("plan", "the memory of the device to plan for", "none, and no such device here",
+    throw config_error("plan", "the memory of the device to plan for", "no GPU here",
                        "give --device-memory, for example --device-memory 80GiB, or set memory.limit");
   }
   if (limit > 0 && (room.total == 0 || limit < room.total - room.context)) room = {.total = limit};

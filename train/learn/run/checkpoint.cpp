@@ -251,7 +251,7 @@ fs::path find_checkpoint(const fs::path& run, const std::string& word) {
     if (path_exists(path)) return path;
   }
   throw config_error(run.string(), "a run with checkpoints/last.safetensors",
-                     !path_exists(run)       ? "no such folder"
+                     !path_exists(run)       ? "a missing folder"
                      : fs::is_directory(run) ? "a folder without checkpoints"
                                              : "a file",
                      "name the folder that meshgrad train wrote: run.dir of its configuration");

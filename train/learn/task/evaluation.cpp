@@ -254,7 +254,7 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
   DynamicsErrors& errors = result.dynamics.emplace();
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = task.fields.given_inputs();
-  errors.given_types = task.fields.given_types(task.dataset);
+  errors.held_types = task.fields.held_types_of(task.dataset);
   const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task));
   bool stopped = false;
   const ErrorSums sums =

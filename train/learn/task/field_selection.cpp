@@ -46,6 +46,14 @@ bool contains_type(const std::vector<int64_t>& types, int64_t type) {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
+std::vector<std::string> held_types(const std::set<int64_t>& types, const DataConfig& config) {
+  std::vector<std::string> held;
+  for (const int64_t type : types)
+    if (!contains_type(config.predicted_types, type) && !contains_type(config.kinematic_types, type))
+      held.push_back(std::to_string(type));
+  return held;
+}
+
 FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, bool in_time)
     : config(data), over_time(in_time) {
   if (dataset.dim() < 2) {
@@ -112,12 +120,12 @@ std::string FieldSelection::target_names() const {
   return fmt::format("{}", fmt::join(config.targets, ", "));
 }
 
-std::vector<int64_t> FieldSelection::given_types(const Dataset& dataset) const {
-  std::vector<int64_t> types;
+std::vector<std::string> FieldSelection::held_types_of(const Dataset& dataset) const {
+  std::set<int64_t> types;
   const std::vector<double>& counts = dataset.node_type_counts();
   for (int64_t type = 0; type < std::ssize(counts); ++type)
-    if (counts[static_cast<size_t>(type)] > 0 && !is_predicted(type)) types.push_back(type);
-  return types;
+    if (counts[static_cast<size_t>(type)] > 0) types.insert(type);
+  return held_types(types, config);
 }
 
 std::vector<std::string> FieldSelection::given_inputs() const {

@@ -11,6 +11,7 @@
 #include <meshgrad/train/learn/task/prediction.h>
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@ namespace meshgrad {
 
 /// Whether a list of node types names one.
 bool contains_type(const std::vector<int64_t>& types, int64_t type);
+/// Of node types those that are neither predicted nor moved by the data, ascending: "1", "4".
+std::vector<std::string> held_types(const std::set<int64_t>& types, const DataConfig& config);
 
 struct FieldSelection {
   struct Input {
@@ -62,8 +65,8 @@ struct FieldSelection {
 
   bool is_kinematic(int64_t node_type) const { return contains_type(config.kinematic_types, node_type); }
   bool is_predicted(int64_t node_type) const { return contains_type(config.predicted_types, node_type); }
-  /// Node types of the data set's statistics that are not predicted.
-  std::vector<int64_t> given_types(const Dataset& dataset) const;
+  /// As held_types, of the types in the split of the data set's statistics.
+  std::vector<std::string> held_types_of(const Dataset& dataset) const;
   /// u8 [nodes]: 1 where a node is predicted.
   void write_mask(const MeshView& mesh, uint8_t* rows) const;
   std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;

@@ -107,7 +107,7 @@ DataError MeshTask::no_samples(std::string_view split) const {
 DataError MeshTask::no_loss() const {
   const std::string path = dataset.path().string();
   return data_error(
-      path, "nodes of the types in data.predicted_types", "0 such nodes in a batch",
+      path, "nodes of the types in data.predicted_types", "a batch with 0 predicted nodes",
       "set data.predicted_types to types that occur, and loss.type_weights above 0 for one of them; see "
       "meshgrad info " +
           path);

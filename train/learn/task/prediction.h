@@ -93,7 +93,7 @@ struct DynamicsErrors {
   std::vector<RolloutErrors> rollouts;
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
-  std::vector<int64_t> given_types;           ///< as FieldSelection::given_types
+  std::vector<std::string> held_types;        ///< as FieldSelection::held_types_of
 };
 
 /// A number that a task reports beside, or in place of, the errors of fields.

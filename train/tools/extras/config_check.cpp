@@ -44,11 +44,8 @@ int64_t count_samples(const MeshTask& task, const std::string& split, std::vecto
 void check_given(const Dataset& dataset, const Config& config, std::vector<Finding>& findings) {
   const DataConfig& data = config.data;
   const bool over_time = config.task.name == TaskName::mesh_dynamics;
-  std::vector<std::string> given;
-  for (const int64_t type : types_to_predict(dataset, data.inputs, data.targets, over_time)) {
-    if (!contains_type(data.predicted_types, type) && !contains_type(data.kinematic_types, type))
-      given.push_back(fmt::format("{}", type));
-  }
+  const std::vector<int64_t> varying = types_to_predict(dataset, data.inputs, data.targets, over_time);
+  const std::vector<std::string> given = held_types({varying.begin(), varying.end()}, data);
   if (given.empty()) return;
   findings.push_back(
       {Severity::note, "data.predicted_types",

@@ -187,8 +187,7 @@ std::string span_text(int64_t least, int64_t most) {
 std::string repeat_text(const ReachSource& cause) {
   return fmt::format(
       "repeat the values of {} at all nodes, as a condition of the mesh (FieldData of VTU, graph:NAME of NPZ "
-      "and "
-      "HDF5) or as a further field: an input column each",
+      "and HDF5) or as a further field: an input column each",
       cause.name);
 }
 

@@ -81,19 +81,18 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
 }
 
 std::string given_notes(const std::vector<std::string>& inputs_from_data,
-                        const std::vector<int64_t>& given_types, RolloutBoundary boundary) {
+                        const std::vector<std::string>& held_types, RolloutBoundary boundary) {
   std::string text;
   if (!inputs_from_data.empty()) {
     text += note_lines("inputs that are not predicted, which rollouts read from the data at every step: " +
                        listed(inputs_from_data));
   }
-  if (given_types.empty()) return text;
-  std::vector<std::string> types;
-  for (const int64_t type : given_types) types.push_back(fmt::format("{}", type));
-  return text + note_lines(fmt::format(
-                    "nodes of type {} are not predicted and count in no error: rollouts {}", listed(types),
-                    boundary == RolloutBoundary::data ? "give them the values of the data at every step"
-                                                      : "hold their values of the first frame"));
+  if (held_types.empty()) return text;
+  return text +
+         note_lines(fmt::format(
+             "nodes of type {} are not predicted and count in no error: rollouts {}", listed(held_types),
+             boundary == RolloutBoundary::data ? "give them the values of the data at every step"
+                                               : "hold their values of the first frame"));
 }
 
 }  // namespace meshgrad::cli

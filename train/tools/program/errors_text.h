@@ -27,12 +27,8 @@ std::string baseline_notes(std::string_view baseline, const std::vector<FieldErr
 
 /// "note      TEXT", wrapped to 80 columns.
 std::string note_lines(std::string_view text);
+/// What a rollout takes from the data, as notes.
 std::string given_notes(const std::vector<std::string>& inputs_from_data,
-                        const std::vector<int64_t>& given_types, RolloutBoundary boundary);
-/// What a rollout reads from the data, as notes: a RolloutFiles or DynamicsErrors.
-template <class Rollout>
-std::string given_notes(const Rollout& rollout) {
-  return given_notes(rollout.inputs_from_data, rollout.given_types, rollout.boundary);
-}
+                        const std::vector<std::string>& held_types, RolloutBoundary boundary);
 
 }  // namespace meshgrad::cli

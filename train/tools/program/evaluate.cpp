@@ -95,7 +95,7 @@ std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
                                       rollout.rollouts == 1 ? "has" : "have", rollout.steps));
     }
   }
-  return text + notes + given_notes(errors);
+  return text + notes + given_notes(errors.inputs_from_data, errors.held_types, errors.boundary);
 }
 
 std::string to_text(const Evaluation& e, int64_t checkpoint_step) {

@@ -292,15 +292,8 @@ int64_t steps_of(const NewTrajectory& on, const MeshPredictor& predictor, const 
   return steps;
 }
 
-/// Types of nodes that are neither predicted nor moved by the data, of a mesh.
-std::string held_types(const MeshView& mesh, const DataConfig& config) {
-  std::set<int32_t> types;
-  for (const int32_t type : mesh.node_type)
-    if (!contains_type(config.predicted_types, type) && !contains_type(config.kinematic_types, type))
-      types.insert(type);
-  std::vector<std::string> names;
-  for (const int32_t type : types) names.push_back(fmt::format("{}", type));
-  return listed(names);
+std::string held_types_of(const MeshView& mesh, const DataConfig& config) {
+  return listed(held_types({mesh.node_type.begin(), mesh.node_type.end()}, config));
 }
 
 /// Of a file or folder.
@@ -357,7 +350,7 @@ class NewDataWriter {
  private:
   void predict(NewTrajectory& on, const std::string& name) {
     const TrajectoryView& trajectory = on.trajectory();
-    const std::string types = held_types(trajectory.mesh(), predictor_.config().data);
+    const std::string types = held_types_of(trajectory.mesh(), predictor_.config().data);
     for (const FieldInfo& target : predictor_.targets()) {
       if (types.empty()) continue;
       notes_.insert(
@@ -403,7 +396,7 @@ class NewDataWriter {
           notes_.insert(
               fmt::format("{}: {} has no node of type {}", options_.boundary.table.string(), source_, type));
     }
-    if (const std::string types = held_types(trajectory.mesh(), predictor_.config().data);
+    if (const std::string types = held_types_of(trajectory.mesh(), predictor_.config().data);
         !types.empty() && options_.boundary.from == From::initial) {
       notes_.insert(fmt::format("nodes of type {} keep the values of the first frame (--boundary)", types));
     }

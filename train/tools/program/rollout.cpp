@@ -55,7 +55,8 @@ std::string to_text(const RolloutFiles& files) {
         fmt::format("the data ends after {}: from there on boundary values are held, and nothing is compared",
                     counted(files.compared, "step")));
   }
-  return text + baseline_notes(files.baseline, files.fields) + given_notes(files);
+  return text + baseline_notes(files.baseline, files.fields) +
+         given_notes(files.inputs_from_data, files.held_types, files.boundary);
 }
 
 int run_rank(const RolloutCommand& command, const GlobalOptions& globals,

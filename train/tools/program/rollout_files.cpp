@@ -162,7 +162,7 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   files.boundary = boundary;
   files.baseline = baseline_name(task);
   files.inputs_from_data = task.fields.given_inputs();
-  files.given_types = task.fields.given_types(task.dataset);
+  files.held_types = task.fields.held_types_of(task.dataset);
   return files;
 }
 

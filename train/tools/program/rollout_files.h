@@ -26,7 +26,7 @@ struct RolloutFiles {
   std::string baseline;            ///< Evaluation::baseline
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
-  std::vector<int64_t> given_types;           ///< as FieldSelection::given_types
+  std::vector<std::string> held_types;        ///< as FieldSelection::held_types_of
 };
 
 /// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,

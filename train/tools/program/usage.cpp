@@ -230,9 +230,7 @@ std::string usage_error(const CLI::App& app, const std::vector<std::string>& wor
     const std::string extra = split_at_colon(error.what()).second;
     if (const CLI::Option* const flag = flag_before(*reached.command, words, extra)) {
       return "[" + where + ": " + flag->get_name() + "] needed no value, got \"" + extra +
-             "\"; fix: leave it out: " +
-             (flag->get_name() == "--resume" ? "--resume takes the last checkpoint of run.dir"
-                                             : flag->get_description());
+             "\"; fix: leave it out: " + flag->get_description();
     }
   }
   if (names.empty()) {
