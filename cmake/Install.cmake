@@ -41,6 +41,7 @@ set(public_headers
   train/learn/train.h
   train/learn/config/config.h
   train/convert/convert.h
+  train/data/data_facts.h
   train/data/dataset.h
   train/data/field_info.h
   train/embed/arrays.h

@@ -84,14 +84,9 @@ class Packer {
     lasting.insert(lasting.end(), known.begin(), known.end());
     const auto summary = writer_->finish(split_order, statistics_, statistics_split_, source, lasting,
                                          {report_.map, input, options_text(options_)});
-    report_.meshes = summary.meshes;
     report_.output_bytes = summary.bytes;
-    report_.splits = summary.splits;
-    for (const SplitInfo& split : summary.splits) report_.split_frames.push_back(split_frames_[split.name]);
-    report_.statistics_split = statistics_split_;
+    static_cast<DataFacts&>(report_) = data_facts(Dataset::open(options_.output));
     report_.extents = units_.extents();
-    report_.nodes_mean /= static_cast<double>(report_.trajectories);
-    report_.edges_mean /= static_cast<double>(report_.trajectories);
     return std::move(report_);
   }
 
@@ -356,25 +351,12 @@ class Packer {
     leaks_.add(packed);
     look_for_outliers(t, mesh);
     if (split == statistics_split_) count(t, mesh);
-    split_frames_[split] += t.frames;
     const bool in_time = std::ranges::any_of(t.fields, [](auto& field) { return field.dynamic; });
     if (t.frames == 1 && in_time) {
       warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
     }
-    const auto edges = static_cast<int64_t>(writer_->mesh_rows(mesh).edges);
-    const bool first = report_.trajectories++ == 0;
+    ++report_.trajectories;
     report_.frames += t.frames;
-    report_.nodes_min = first ? t.nodes : std::min(report_.nodes_min, t.nodes);
-    report_.nodes_max = std::max(report_.nodes_max, t.nodes);
-    report_.nodes_mean += static_cast<double>(t.nodes);
-    report_.edges_min = first ? edges : std::min(report_.edges_min, edges);
-    report_.edges_max = std::max(report_.edges_max, edges);
-    report_.edges_mean += static_cast<double>(edges);
-    for (const int32_t type : t.node_type) {
-      const auto at = static_cast<size_t>(type);
-      if (at >= report_.node_types.size()) report_.node_types.resize(at + 1, 0);
-      ++report_.node_types[at];
-    }
   }
 
   void look_for_outliers(const RawTrajectory& t, int64_t mesh) {
@@ -424,7 +406,6 @@ class Packer {
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
   std::vector<std::vector<Moments>> mesh_edge_moments_;
-  std::map<std::string, int64_t> split_frames_;
   ConvertReport report_;
 };
 

@@ -9,18 +9,13 @@
 #include <string>
 #include <vector>
 
-#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/data_facts.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class SplitBy { automatic, trajectory, time };
 enum class GraphOn { automatic, nodes, cells };
-
-/// Of the sizes of all meshes along an axis.
-struct MeshExtent {
-  double least = 0, most = 0;
-};
 
 struct ConvertProgress {
   int64_t trajectories = 0;  ///< records read so far
@@ -87,26 +82,11 @@ struct ReadTrajectory {
   std::string list;                ///< of VTK's frames (.pvd, .series), likewise; empty: none
 };
 
-struct ConvertReport {
+/// The facts of what was packed, with extents, and how it was read.
+struct ConvertReport : DataFacts {
   std::string format;
-  int64_t trajectories = 0;
-  int64_t frames = 0;
-  int64_t meshes = 0;
-  int64_t nodes_min = 0, nodes_max = 0;  ///< of a trajectory
-  double nodes_mean = 0;
-  int64_t edges_min = 0, edges_max = 0;  ///< directed
-  double edges_mean = 0;
-  std::vector<MeshExtent> extents;  ///< by axis
-  std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
-  int dim = 0;                      ///< 0: no positions
-  bool directed = false;
-  double dt = 0;
   /// Of NPZ and HDF5 files: which array of the first trajectory was read as what, as in the options.
   std::map<std::string, std::string> map;
-  std::vector<FieldInfo> fields;
-  std::vector<SplitInfo> splits;
-  std::vector<int64_t> split_frames;  ///< in the order of splits
-  std::string statistics_split;
   std::vector<ReadTrajectory> read;  ///< as they were packed, of each split in its order of `splits`
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;

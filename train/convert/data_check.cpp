@@ -67,6 +67,7 @@ class FindingList {
 class DataScan {
  public:
   explicit DataScan(const Dataset& dataset) : dataset_(dataset) {
+    summary_.facts = data_facts(dataset);
     for (const FieldInfo& info : dataset.fields()) {
       FieldSummary field{info, 0, {}};
       field.components.resize(static_cast<size_t>(info.components));
@@ -92,25 +93,16 @@ class DataScan {
     const MeshView& mesh = trajectory.mesh();
     trajectories_on_[split].push_back(mesh.index);
     if (meshes_.insert(mesh.index).second) read_mesh(mesh, std::string(trajectory.name()));
-    summary_.frames += trajectory.frames();
     for (size_t f = 0; f < summary_.fields.size(); ++f) read_field(trajectory, f);
     find_repeated_frames(trajectory);
   }
 
   void read_mesh(const MeshView& mesh, const std::string& name) {
-    const bool first = meshes_.size() == 1;
-    summary_.nodes_min = first ? mesh.nodes : std::min(summary_.nodes_min, mesh.nodes);
-    summary_.nodes_max = std::max(summary_.nodes_max, mesh.nodes);
-    summary_.edges_min = first ? mesh.edges : std::min(summary_.edges_min, mesh.edges);
-    summary_.edges_max = std::max(summary_.edges_max, mesh.edges);
     measure(mesh);
-    const auto count = [](std::vector<int64_t>& histogram, int32_t value) {
-      if (static_cast<size_t>(value) >= histogram.size()) histogram.resize(static_cast<size_t>(value) + 1, 0);
-      ++histogram[static_cast<size_t>(value)];
-    };
     for (size_t n = 0; n < static_cast<size_t>(mesh.nodes); ++n) {
-      count(summary_.degrees, mesh.receiver_offsets[n + 1] - mesh.receiver_offsets[n]);
-      count(summary_.node_types, mesh.node_type[n]);
+      const auto degree = static_cast<size_t>(mesh.receiver_offsets[n + 1] - mesh.receiver_offsets[n]);
+      if (degree >= summary_.degrees.size()) summary_.degrees.resize(degree + 1, 0);
+      ++summary_.degrees[degree];
     }
     find_doubtful_places(mesh, name);
     find_doubtful_cells(mesh, name);
@@ -121,8 +113,9 @@ class DataScan {
     for (size_t axis = 0; axis < dim; ++axis) {
       const auto [low, high] = range_of_axis(mesh.positions, dim, axis);
       const double size = high - low;
-      if (summary_.extents.size() == axis) summary_.extents.push_back({size, size});
-      MeshExtent& extent = summary_.extents[axis];
+      std::vector<MeshExtent>& extents = summary_.facts.extents;
+      if (extents.size() == axis) extents.push_back({size, size});
+      MeshExtent& extent = extents[axis];
       extent = {std::min(extent.least, size), std::max(extent.most, size)};
     }
     for (size_t edge = 0; dim > 0 && edge < mesh.senders.size(); ++edge) {

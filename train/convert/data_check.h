@@ -41,14 +41,10 @@ struct FieldSummary {
 };
 
 struct DataSummary {
-  int64_t frames = 0;
-  int64_t nodes_min = 0, nodes_max = 0;  ///< of a mesh
-  int64_t edges_min = 0, edges_max = 0;  ///< directed
-  std::vector<MeshExtent> extents;       ///< by axis
+  DataFacts facts;  ///< with extents
   MeshExtent edge_length;
   double mean_edge_length = 0;       ///< of all meshes' edges
   std::vector<int64_t> degrees;      ///< nodes by number of neighbours, each mesh counted once
-  std::vector<int64_t> node_types;   ///< nodes by type, each mesh counted once
   std::vector<FieldSummary> fields;  ///< in the order of the file
   std::vector<Finding> findings;     ///< errors first
   int64_t count(Finding::Severity severity) const;

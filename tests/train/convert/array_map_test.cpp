@@ -235,7 +235,7 @@ TEST_CASE("--node-types names an array of NPZ files, too") {
   ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
   options.node_types = "bc";
   const ConvertReport report = convert(options);
-  CHECK(report.node_types == std::vector<int64_t>{2, 0, 0, 2});
+  CHECK(report.node_types == std::vector<int64_t>{6, 0, 0, 6});
   CHECK(report.map.at("types") == "bc");
   CHECK(contains(report.warnings.at(1), "not used, since --map names others: node_type"));
   options.map["types"] = "node_type";

@@ -170,7 +170,7 @@ TEST_CASE("statics that repeat for every frame are read once") {
   CHECK(given.report.fields[0].name == "stiffness");
   CHECK_FALSE(given.report.fields[0].dynamic);
   CHECK(given.report.fields[1].dynamic);
-  CHECK(given.report.node_types == std::vector<int64_t>{4, 0, 0, 0, 1});
+  CHECK(given.report.node_types == std::vector<int64_t>{8, 0, 0, 0, 2});
   given.arrays["cells"] = npy<int32_t>("<i4", "(2, 2, 3)", {0, 1, 2, 0, 2, 3, 0, 1, 3, 1, 2, 3});
   CHECK(contains(given.error(),
                  "array cells] needed one mesh in all frames, got [2, 2, 3], where frame 1 differs"));

@@ -116,7 +116,7 @@ TEST_CASE("a conversion keeps what it found of units") {
   const auto finding = std::ranges::find(summary.findings, "case_4.npz", &Finding::place);
   REQUIRE(finding != summary.findings.end());
   CHECK(contains(finding->remedy, "convert these files' values to the unit of the others"));
-  CHECK(summary.extents[0].most == doctest::Approx(1000.0));
+  CHECK(summary.facts.extents[0].most == doctest::Approx(1000.0));
   CHECK(summary.edge_length.least == doctest::Approx(1.0));
   CHECK(summary.edge_length.most == doctest::Approx(1414.2136));
   const std::string text = test::run_meshgrad({"check", options.output.string()}).out;

@@ -126,7 +126,7 @@ TEST_CASE("lists of fields on one mesh are one trajectory") {
   folder.options.node_types = "marker";
   const ConvertReport report = convert(folder.options);
   CHECK(report.trajectories == 2);
-  CHECK(report.node_types == std::vector<int64_t>{2, 2, 2});
+  CHECK(report.node_types == std::vector<int64_t>{6, 6, 6});
   CHECK(folder.noted(report, "temperature.pvd, velocity.pvd, walls.pvd were read as fields of one"));
   CHECK(folder.noted(report, "(and 1 more like it)"));
   const Dataset data = Dataset::open(folder.options.output);
@@ -151,7 +151,7 @@ TEST_CASE("--node-types wins over arrays node_type") {
   CHECK(convert(folder.options).node_types.size() == 33);
   folder.options.node_types = "marker";
   const ConvertReport report = convert(folder.options);
-  CHECK(report.node_types == std::vector<int64_t>{1, 1, 1});
+  CHECK(report.node_types == std::vector<int64_t>{3, 3, 3});
   REQUIRE(report.fields.size() == 1);
   CHECK(report.fields[0].name == "T");
   CHECK(contains(report.warnings.at(0), "own000.vtu] the array node_type is not used, since --node-types"));

@@ -74,7 +74,7 @@ TEST_CASE("folders of one-frame meshes convert with all fields") {
   ConvertReport report;
   const Dataset data = convert_folder(scratch.path, &report);
   CHECK(report.warnings.empty());
-  CHECK(report.node_types == std::vector<int64_t>{302, 0, 0, 0, 0, 0, 604, 0, 0, 0, 0, 302});
+  CHECK(report.node_types == std::vector<int64_t>{300, 0, 0, 0, 0, 0, 600, 0, 0, 0, 0, 300});
   CHECK(data.size("train") == 300);
   CHECK(data.size("valid") == 1);
   CHECK(data.size("test") == 1);

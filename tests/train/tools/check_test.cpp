@@ -106,8 +106,8 @@ TEST_CASE("a check finds what is doubtful of meshes, fields and splits") {
     CHECK_FALSE(finding.why.empty());
     CHECK_FALSE(finding.remedy.empty());
   }
-  CHECK(summary.frames == 13);
-  CHECK(summary.node_types == std::vector<int64_t>{3, 0, 0, 0, 1, 0, 1});
+  CHECK(summary.facts.frames == 13);
+  CHECK(summary.facts.node_types == std::vector<int64_t>{27, 0, 0, 0, 9, 0, 9});
   CHECK(summary.degrees == std::vector<int64_t>{1, 0, 2, 2});
   CHECK(range_of(summary.degrees).median == 2);
   const ComponentSummary& u = summary.fields[0].components[0];

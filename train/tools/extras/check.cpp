@@ -130,35 +130,13 @@ std::string columns_text(const std::vector<ColumnGroup>& groups) {
 }
 
 std::string field_lines(const FieldSummary& field) {
-  constexpr size_t kMostLines = 16;
-  std::string text;
-  if (field.components.size() > kMostLines && field.info.offset.empty()) {
-    const double least = std::ranges::min(field.components, {}, &ComponentSummary::min).min;
-    const double most = std::ranges::max(field.components, {}, &ComponentSummary::max).max;
-    return fmt::format("values    {}: {:.6g} to {:.6g} in {} components{}\n", field.info.name, least, most,
-                       field.components.size(), field.info.unit.empty() ? "" : " " + field.info.unit);
+  std::vector<ValueRange> ranges;
+  for (const ComponentSummary& component : field.components) {
+    ranges.push_back({component.min, component.max, {}, {}, {}});
+    if (field.info.dtype == DType::f32) ranges.back().mean = component.mean;
+    if (component.change > 0) ranges.back().change = component.change;
   }
-  for (size_t c = 0; c < field.components.size(); ++c) {
-    const ComponentSummary& component = field.components[c];
-    const std::string name =
-        field.components.size() == 1 ? field.info.name : fmt::format("{}[{}]", field.info.name, c);
-    const int digits = field.info.offset_of(c) == 0 ? 6 : 15;
-    text +=
-        fmt::format("values    {}: {:.{}g} to {:.{}g}", name, component.min, digits, component.max, digits);
-    if (!field.info.unit.empty()) text += " " + field.info.unit;
-    if (field.info.dtype == DType::f32) text += fmt::format(", mean {:.4g}", component.mean);
-    if (component.change > 0) text += fmt::format(", change per frame {:.3g}", component.change);
-    text += "\n";
-  }
-  return text;
-}
-
-std::string types_text(const std::vector<int64_t>& counts) {
-  std::string text;
-  for (size_t type = 0; type < counts.size(); ++type) {
-    if (counts[type] > 0) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", type, counts[type]);
-  }
-  return text;
+  return value_lines(field.info, ranges);
 }
 
 /// Which values of the targets are given.
@@ -196,23 +174,14 @@ std::string to_text(const Checked& checked) {
       checked.packed
           ? fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()), data.source())
           : fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()));
-  text += fmt::format("data      {}, {}, {} {}\n", counted(data.trajectories(), "trajectory", "trajectories"),
-                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"),
-                      dimensions_text(data.dim()));
-  text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
+  text += facts_text(summary.facts);
   const HistogramRange degree = range_of(summary.degrees);
-  text += fmt::format("nodes     {} to {} a mesh, directed edges {} to {}\n", summary.nodes_min,
-                      summary.nodes_max, summary.edges_min, summary.edges_max);
   text +=
       fmt::format("degree    {} to {} edges a node, median {}\n", degree.least, degree.most, degree.median);
   if (data.dim() > 0) {
-    text += "extent    " + extent_text(summary.extents) + "\n";
     text += fmt::format("edges     {:.3g} to {:.3g} long, mean {:.3g}\n", summary.edge_length.least,
                         summary.edge_length.most, summary.mean_edge_length);
   }
-  text += "types     " + types_text(summary.node_types) + " (nodes of all meshes)\n";
-  text += "splits    " + splits_text(data.splits()) + "\n";
-  text += "fields    " + fields_text(data.fields()) + "\n";
   for (const FieldSummary& field : summary.fields) text += field_lines(field);
   if (checked.use) text += use_text(checked);
   text += fmt::format("found     {}, {}, {}\n", counted(checked.count(Severity::error), "error"),
@@ -231,20 +200,16 @@ Json columns_json(const std::vector<ColumnGroup>& groups) {
   return list;
 }
 
-Json fields_json_of(const DataSummary& summary) {
-  std::vector<FieldInfo> infos;
-  for (const FieldSummary& field : summary.fields) infos.push_back(field.info);
-  Json fields = fields_json(infos);
-  for (size_t f = 0; f < fields.size(); ++f) {
-    for (const ComponentSummary& component : summary.fields[f].components) {
-      fields[f]["values"].push_back({{"minimum", component.min},
-                                     {"maximum", component.max},
-                                     {"mean", component.mean},
-                                     {"change_per_frame", component.change},
-                                     {"histogram", component.histogram}});
-    }
+Json values_json(const FieldSummary& field) {
+  Json values = Json::array();
+  for (const ComponentSummary& component : field.components) {
+    values.push_back({{"minimum", component.min},
+                      {"maximum", component.max},
+                      {"mean", component.mean},
+                      {"change_per_frame", component.change},
+                      {"histogram", component.histogram}});
   }
-  return fields;
+  return values;
 }
 
 Json use_json(const Checked& checked) {
@@ -279,26 +244,15 @@ Json to_json(const Checked& checked) {
   const Dataset& data = checked.dataset;
   const DataSummary& summary = checked.data;
   const HistogramRange degree = range_of(summary.degrees);
-  Json json{{"path", checked.path},
-            {"source", data.source()},
-            {"bytes", data.bytes()},
-            {"dim", data.dim()},
-            {"dt", data.dt()},
-            {"trajectories", data.trajectories()},
-            {"frames", summary.frames},
-            {"meshes", data.meshes()},
-            {"nodes", {{"min", summary.nodes_min}, {"max", summary.nodes_max}}},
-            {"edges", {{"min", summary.edges_min}, {"max", summary.edges_max}}},
-            {"degree", {{"min", degree.least}, {"median", degree.median}, {"max", degree.most}}},
-            {"degrees", summary.degrees},
-            {"extent", extent_json(summary.extents)},
-            {"edge_length",
-             {{"min", summary.edge_length.least},
-              {"mean", summary.mean_edge_length},
-              {"max", summary.edge_length.most}}},
-            {"node_types", summary.node_types},
-            {"splits", splits_json(data.splits())},
-            {"fields", fields_json_of(summary)}};
+  Json json{{"path", checked.path}, {"source", data.source()}, {"bytes", data.bytes()}};
+  json.update(facts_json(summary.facts));
+  for (size_t f = 0; f < summary.fields.size(); ++f)
+    json["fields"][f]["values"] = values_json(summary.fields[f]);
+  json["degree"] = {{"min", degree.least}, {"median", degree.median}, {"max", degree.most}};
+  json["degrees"] = summary.degrees;
+  json["edge_length"] = {{"min", summary.edge_length.least},
+                         {"mean", summary.mean_edge_length},
+                         {"max", summary.edge_length.most}};
   if (checked.use) json["use"] = use_json(checked);
   json["findings"] = Json::array();
   for (const Finding& finding : checked.findings) {

@@ -49,28 +49,16 @@ nlohmann::ordered_json read_json(const std::vector<ReadTrajectory>& read) {
 }
 
 std::string to_json(const ConvertReport& report) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"format", report.format},
-      {"trajectories", report.trajectories},
-      {"frames", report.frames},
-      {"meshes", report.meshes},
-      {"nodes", {{"min", report.nodes_min}, {"mean", report.nodes_mean}, {"max", report.nodes_max}}},
-      {"edges", {{"min", report.edges_min}, {"mean", report.edges_mean}, {"max", report.edges_max}}},
-      {"node_types", report.node_types},
-      {"dim", report.dim},
-      {"extent", extent_json(report.extents)},
-      {"directed", report.directed},
-      {"dt", report.dt},
-      {"fields", fields_json(report.fields)},
       {"map", report.map},
-      {"splits", splits_json(report.splits)},
-      {"statistics_split", report.statistics_split},
       {"read", read_json(report.read)},
       {"input_bytes", report.input_bytes},
       {"output_bytes", report.output_bytes},
       {"warnings", report.warnings},
       {"notes", report.notes},
   };
+  json.update(facts_json(report));
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -78,15 +66,7 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
   std::string text =
       fmt::format("wrote     {} ({}, from {} of {})\n", output, bytes_text(report.output_bytes),
                   bytes_text(report.input_bytes), report.format);
-  text += fmt::format("data      {}, {}, {} {}\n", counted(report.trajectories, "trajectory", "trajectories"),
-                      counted(report.frames, "frame"), counted(report.meshes, "mesh", "meshes"),
-                      dimensions_text(report.dim));
-  text += fmt::format("nodes     {:.0f} on average ({} to {}), directed edges {:.0f} ({} to {})\n",
-                      report.nodes_mean, report.nodes_min, report.nodes_max, report.edges_mean,
-                      report.edges_min, report.edges_max);
-  if (!report.extents.empty()) text += "extent    " + extent_text(report.extents) + "\n";
-  text += "fields    " + fields_text(report.fields) + "\n";
-  text += "splits    " + splits_text(report.splits) + "\n";
+  text += facts_text(report);
   for (const std::string& line : read_lines(report.read)) text += "read      " + line + "\n";
   return text;
 }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace meshgrad::cli {
 namespace {
@@ -21,100 +22,90 @@ std::string printed(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string unit_text(const FieldInfo& field) { return field.unit.empty() ? "" : " " + field.unit; }
+std::string number_text(const FieldInfo& field, size_t component, double value) {
+  // Numbers far from zero differ in their last digits.
+  return fmt::format("{:.{}g}", value, field.offset_of(component) == 0 ? 6 : 15);
+}
 
-/// A line for each component, or one for many: minimum, maximum, mean and deviation over the split of the
-/// statistics.
-std::string values_text(const Dataset& data) {
-  constexpr size_t kMostLines = 16;
-  std::string text;
-  for (const FieldInfo& field : data.fields()) {
-    const FieldStatistics stats = data.field_stats(field.name);
-    if (stats.count > 0 && stats.min.size() > kMostLines && field.offset.empty()) {
-      text += fmt::format(
-          "{:10}{}: {:.6g} to {:.6g} in {} components{}{}\n", text.empty() ? "values" : "", field.name,
-          std::ranges::min(stats.min), std::ranges::max(stats.max), field.components,
-          stats.std.empty() ? ""
-                            : fmt::format(", deviations {:.6g} to {:.6g}", std::ranges::min(stats.std),
-                                          std::ranges::max(stats.std)),
-          unit_text(field));
-      continue;
-    }
-    for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
-      const std::string name = field.components == 1 ? field.name : fmt::format("{}[{}]", field.name, c);
-      // Numbers far from zero differ in their last digits.
-      const double offset = field.offset_of(c);
-      const int digits = offset == 0 ? 6 : 15;
-      const std::string mean = stats.mean.empty() ? ""
-                                                  : fmt::format(", mean {:.{}g}, deviation {:.6g}",
-                                                                stats.mean[c] + offset, digits, stats.std[c]);
-      text +=
-          fmt::format("{:10}{}: {:.{}g} to {:.{}g}{}{}\n", text.empty() ? "values" : "", name,
-                      stats.min[c] + offset, digits, stats.max[c] + offset, digits, mean, unit_text(field));
-    }
+/// Of the split of the statistics; none in a packed file of version 1.
+std::vector<ValueRange> ranges_of(const Dataset& data, const FieldInfo& field) {
+  const FieldStatistics stats = data.field_stats(field.name);
+  std::vector<ValueRange> ranges;
+  for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
+    const double offset = field.offset_of(c);
+    ranges.push_back({stats.min[c] + offset, stats.max[c] + offset, {}, {}, {}});
+    if (stats.mean.empty()) continue;
+    ranges.back().mean = stats.mean[c] + offset;
+    ranges.back().deviation = stats.std[c];
   }
-  return text;
+  return ranges;
 }
 
 /// "0: 1876, 6: 233", without types that do not occur.
-std::string node_types_text(const std::vector<double>& counts) {
+std::string types_text(const std::vector<int64_t>& counts) {
   std::string text;
   for (size_t type = 0; type < counts.size(); ++type) {
-    if (counts[type] > 0) text += fmt::format("{}{}: {:.0f}", text.empty() ? "" : ", ", type, counts[type]);
+    if (counts[type] > 0) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", type, counts[type]);
   }
   return text;
 }
 
-/// fields_json with minimum, maximum, mean and deviation of each component; a packed file of version 1 has no
-/// ranges.
-Json fields_with_values(const Dataset& data) {
-  Json fields = fields_json(data.fields());
-  for (size_t f = 0; f < fields.size(); ++f) {
-    const FieldInfo& info = data.fields()[f];
-    Json& field = fields[f];
-    FieldStatistics stats = data.field_stats(info.name);
-    for (std::vector<double>* numbers : {&stats.min, &stats.max, &stats.mean}) {
-      for (size_t c = 0; c < numbers->size(); ++c) (*numbers)[c] += info.offset_of(c);
-    }
-    field["minimum"] = stats.min;
-    field["maximum"] = stats.max;
-    field["mean"] = stats.mean;
-    field["deviation"] = stats.std;
+/// "1.6 to 2.2 by 1".
+std::string extent_text(const std::vector<MeshExtent>& axes) {
+  std::string text;
+  for (const MeshExtent& axis : axes) {
+    const std::string least = fmt::format("{:.4g}", axis.least), most = fmt::format("{:.4g}", axis.most);
+    text += fmt::format("{}{}", text.empty() ? "" : " by ", least == most ? least : least + " to " + most);
   }
-  return fields;
+  return text;
+}
+
+/// "train 8, valid 1, test 1", in trajectories.
+std::string splits_text(const std::vector<SplitInfo>& splits) {
+  std::string text;
+  for (const SplitInfo& split : splits)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", split.name, split.count);
+  return text;
+}
+
+Json fields_json(const std::vector<FieldInfo>& fields) {
+  Json list = Json::array();
+  for (const FieldInfo& field : fields) {
+    list.push_back({{"name", field.name},
+                    {"components", field.components},
+                    {"dynamic", field.dynamic},
+                    {"unit", field.unit},
+                    {"on", std::string(name_of(field.on))},
+                    {"dtype", std::string(name_of(field.dtype))}});
+    if (field.node_split) list.back()["role"] = "node split";
+  }
+  return list;
 }
 
 std::string describe_dataset(const std::string& path, bool json) {
   const Dataset data = Dataset::open(path);
+  const DataFacts facts = data_facts(data);
   if (json) {
-    return printed({{"kind", "packed data"},
-                    {"path", path},
-                    {"bytes", data.bytes()},
-                    {"fingerprint", fmt::format("{:016x}", data.fingerprint())},
-                    {"source", data.source()},
-                    {"dim", data.dim()},
-                    {"directed", data.directed()},
-                    {"dt", data.dt()},
-                    {"trajectories", data.trajectories()},
-                    {"meshes", data.meshes()},
-                    {"fields", fields_with_values(data)},
-                    {"splits", splits_json(data.splits())},
-                    {"statistics_split", data.statistics_split()},
-                    {"node_types", data.node_type_counts()},
-                    {"warnings", data.warnings()}});
+    Json object{{"kind", "packed data"},   {"path", path},
+                {"bytes", data.bytes()},   {"fingerprint", fmt::format("{:016x}", data.fingerprint())},
+                {"source", data.source()}, {"warnings", data.warnings()}};
+    object.update(facts_json(facts));
+    for (size_t f = 0; f < facts.fields.size(); ++f) {
+      Json& field = object["fields"][f];
+      for (const char* key : {"minimum", "maximum", "mean", "deviation"}) field[key] = Json::array();
+      for (const ValueRange& range : ranges_of(data, facts.fields[f])) {
+        field["minimum"].push_back(range.least);
+        field["maximum"].push_back(range.most);
+        if (range.mean) field["mean"].push_back(*range.mean);
+        if (range.deviation) field["deviation"].push_back(*range.deviation);
+      }
+    }
+    return printed(object);
   }
   std::string text =
       fmt::format("packed    {} ({}), from {}\n", path, bytes_text(data.bytes()), data.source());
-  text += fmt::format("data      {}, {} {}{}\n", counted(data.trajectories(), "trajectory", "trajectories"),
-                      counted(data.meshes(), "mesh", "meshes"), dimensions_text(data.dim()),
-                      data.directed() ? ", directed edges" : "");
-  text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
-  text += "fields    " + fields_text(data.fields()) + "\n";
-  text += "splits    " + splits_text(data.splits()) + "\n";
-  text += values_text(data);
-  text +=
-      fmt::format("types     {} (nodes of each type times frames; types and values are those of split {})\n",
-                  node_types_text(data.node_type_counts()), data.statistics_split());
+  text += facts_text(facts);
+  for (const FieldInfo& field : facts.fields) text += value_lines(field, ranges_of(data, field));
   for (const std::string& warning : data.warnings()) text += "warning   " + warning + "\n";
   return text + fmt::format("content   {:016x}\n", data.fingerprint());
 }
@@ -165,47 +156,63 @@ std::string fields_text(const std::vector<FieldInfo>& fields) {
 
 std::string dimensions_text(int dim) { return dim == 0 ? "without positions" : fmt::format("in {}-D", dim); }
 
-std::string extent_text(const std::vector<MeshExtent>& axes) {
-  std::string text;
-  for (const MeshExtent& axis : axes) {
-    const std::string least = fmt::format("{:.4g}", axis.least), most = fmt::format("{:.4g}", axis.most);
-    text += fmt::format("{}{}", text.empty() ? "" : " by ", least == most ? least : least + " to " + most);
+std::string facts_text(const DataFacts& facts) {
+  std::string text =
+      fmt::format("data      {}, {}, {} {}{}\n", counted(facts.trajectories, "trajectory", "trajectories"),
+                  counted(facts.frames, "frame"), counted(facts.meshes, "mesh", "meshes"),
+                  dimensions_text(facts.dim), facts.directed ? ", directed edges" : "");
+  text += facts.dt > 0 ? fmt::format("dt        {} s\n", facts.dt) : std::string("dt        unknown\n");
+  text += fmt::format("nodes     {} to {} a mesh, {:.0f} on average; directed edges {} to {}, {:.0f}\n",
+                      facts.nodes_min, facts.nodes_max, facts.nodes_mean, facts.edges_min, facts.edges_max,
+                      facts.edges_mean);
+  if (!facts.extents.empty())
+    text += "extent    " + extent_text(facts.extents) + " (sizes of meshes along the axes)\n";
+  text += fmt::format("types     {} (nodes of each type times frames, in split {})\n",
+                      types_text(facts.node_types), facts.statistics_split);
+  text += "splits    " + splits_text(facts.splits) + "\n";
+  return text + "fields    " + fields_text(facts.fields) + "\n";
+}
+
+Json facts_json(const DataFacts& facts) {
+  Json splits = Json::object(), extent = Json::array();
+  for (const SplitInfo& split : facts.splits) splits[split.name] = split.count;
+  for (const MeshExtent& axis : facts.extents) extent.push_back({{"min", axis.least}, {"max", axis.most}});
+  return {{"dim", facts.dim},
+          {"directed", facts.directed},
+          {"dt", facts.dt},
+          {"trajectories", facts.trajectories},
+          {"frames", facts.frames},
+          {"meshes", facts.meshes},
+          {"nodes", {{"min", facts.nodes_min}, {"mean", facts.nodes_mean}, {"max", facts.nodes_max}}},
+          {"edges", {{"min", facts.edges_min}, {"mean", facts.edges_mean}, {"max", facts.edges_max}}},
+          {"extent", std::move(extent)},
+          {"node_types", facts.node_types},
+          {"splits", std::move(splits)},
+          {"statistics_split", facts.statistics_split},
+          {"fields", fields_json(facts.fields)}};
+}
+
+std::string value_lines(const FieldInfo& field, const std::vector<ValueRange>& components) {
+  constexpr size_t kMostLines = 16;
+  const std::string unit = field.unit.empty() ? "" : " " + field.unit;
+  if (components.size() > kMostLines && field.offset.empty()) {
+    const double least = std::ranges::min(components, {}, &ValueRange::least).least;
+    const double most = std::ranges::max(components, {}, &ValueRange::most).most;
+    return fmt::format("values    {}: {} to {}{} in {} components\n", field.name,
+                       number_text(field, 0, least), number_text(field, 0, most), unit, components.size());
   }
-  return text + " (sizes of meshes along the axes)";
-}
-
-nlohmann::ordered_json extent_json(const std::vector<MeshExtent>& axes) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const MeshExtent& axis : axes) list.push_back({{"min", axis.least}, {"max", axis.most}});
-  return list;
-}
-
-std::string splits_text(const std::vector<SplitInfo>& splits) {
   std::string text;
-  for (const SplitInfo& split : splits) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", split.name, split.count);
+  for (size_t c = 0; c < components.size(); ++c) {
+    const ValueRange& values = components[c];
+    text += fmt::format("values    {}: {} to {}{}",
+                        field.components == 1 ? field.name : fmt::format("{}[{}]", field.name, c),
+                        number_text(field, c, values.least), number_text(field, c, values.most), unit);
+    if (values.mean) text += ", mean " + number_text(field, c, *values.mean);
+    if (values.deviation) text += fmt::format(", deviation {:.4g}", *values.deviation);
+    if (values.change) text += fmt::format(", change per frame {:.3g}", *values.change);
+    text += "\n";
   }
   return text;
-}
-
-Json fields_json(const std::vector<FieldInfo>& fields) {
-  Json list = Json::array();
-  for (const FieldInfo& field : fields) {
-    list.push_back({{"name", field.name},
-                    {"components", field.components},
-                    {"dynamic", field.dynamic},
-                    {"unit", field.unit},
-                    {"on", std::string(name_of(field.on))},
-                    {"dtype", std::string(name_of(field.dtype))}});
-    if (field.node_split) list.back()["role"] = "node split";
-  }
-  return list;
-}
-
-Json splits_json(const std::vector<SplitInfo>& splits) {
-  Json object = Json::object();
-  for (const SplitInfo& split : splits) object[split.name] = split.count;
-  return object;
 }
 
 std::vector<std::string> read_lines(const std::vector<ReadTrajectory>& read) {

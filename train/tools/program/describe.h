@@ -2,10 +2,11 @@
 // The contents of packed files and safetensors files as text and JSON.
 #pragma once
 #include <meshgrad/train/convert/convert.h>
-#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/data_facts.h>
 #include <meshgrad/train/data/safetensors.h>
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,19 +15,22 @@ namespace meshgrad::cli {
 /// "velocity[2] m/s, length[1] (edge, static), label[1] (i64, static)": what a field is on unless nodes, its
 /// dtype unless f32, whether it is static, and whether it splits the nodes.
 std::string fields_text(const std::vector<FieldInfo>& fields);
+
 /// "in 2-D", "without positions".
 std::string dimensions_text(int dim);
-/// "1.6 to 2.2 by 1 (sizes of meshes along the axes)".
-std::string extent_text(const std::vector<MeshExtent>& axes);
-/// A list of {min, max}.
-nlohmann::ordered_json extent_json(const std::vector<MeshExtent>& axes);
-/// "train 8, valid 1, test 1", in trajectories.
-std::string splits_text(const std::vector<SplitInfo>& splits);
 
-/// A list of {name, components, dynamic, unit, on, dtype}.
-nlohmann::ordered_json fields_json(const std::vector<FieldInfo>& fields);
-/// An object: name -> trajectories.
-nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
+/// The lines data, dt, nodes, extent (where it was measured), types, splits and fields.
+std::string facts_text(const DataFacts& facts);
+/// The same as an object; its fields are a list of {name, components, dynamic, unit, on, dtype}.
+nlohmann::ordered_json facts_json(const DataFacts& facts);
+
+/// What a component's values are, in the field's unit.
+struct ValueRange {
+  double least = 0, most = 0;
+  std::optional<double> mean, deviation, change;  ///< `change`: root mean square from frame to frame
+};
+/// A line for each component of a field, or one for all of many: "values    u[0]: 0 to 1.2 m/s, mean 0.5".
+std::string value_lines(const FieldInfo& field, const std::vector<ValueRange>& components);
 
 /// A line for each of the first trajectories that a conversion read: "flow.pvd: 20 frames, times 0 to 0.19,
 /// 20 files, flow_0.vtu to flow_19.vtu, in train"; and one that says how many more there are.
