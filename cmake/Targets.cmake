@@ -248,7 +248,7 @@ target_link_libraries(meshgrad_cli PRIVATE meshgrad_tools ${program_readers} ${p
 # OBJECTS that USERS refer to. Both are targets of objects; MAP may be empty.
 function(meshgrad_export target map objects users)
   set(symbol_map ${PROJECT_BINARY_DIR}/${target}.map)
-  set(files "")
+  set(compiled ${objects} ${users})
   foreach(list IN ITEMS objects users)
     list(TRANSFORM ${list} REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
     set(file ${PROJECT_BINARY_DIR}/${target}_${list}.txt)
@@ -260,6 +260,7 @@ function(meshgrad_export target map objects users)
       -DPROGRAMS=${PROJECT_BINARY_DIR}/${target}_users.txt -P ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake
     DEPENDS ${objects} ${users} ${map} ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake VERBATIM)
   add_custom_target(${target}_symbol_map DEPENDS ${symbol_map})
+  add_dependencies(${target}_symbol_map ${compiled})  # make, unlike Ninja, has no rule for the objects of other targets
   add_dependencies(${target} ${target}_symbol_map)
   target_link_options(${target} PRIVATE LINKER:--version-script=${symbol_map} LINKER:--no-undefined)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${symbol_map})
