@@ -55,6 +55,10 @@ int gpu::tested_multiprocessors(int usual, int most) {
   const char* const wanted = std::getenv("MESHGRAD_TEST_MULTIPROCESSORS");
   return wanted != nullptr ? std::clamp(std::atoi(wanted), 1, most) : usual;
 }
+int gpu::tested_shared_bytes(int most) {
+  const char* const wanted = std::getenv("MESHGRAD_TEST_SHARED_BYTES");
+  return wanted != nullptr ? std::clamp(std::atoi(wanted), kLeastSharedBytes, most) : most;
+}
 
 gpu::Code gpu::code_for(int capability, std::string_view architectures) {
   Code best = Code::none;

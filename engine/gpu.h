@@ -48,8 +48,13 @@ int multiprocessors(int device);
 /// What the variable MESHGRAD_TEST_MULTIPROCESSORS says, from 1 to `most`; without it, `usual`. With few of
 /// them, blocks of small problems take several rounds, as they do of large ones.
 int tested_multiprocessors(int usual, int most);
-/// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes.
+/// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes. Tests
+/// let kernels have less, see tested_shared_bytes.
 int shared_bytes(int device);
+/// What the variable MESHGRAD_TEST_SHARED_BYTES says, from what every device has to `most`; without it,
+/// `most`. So a large GPU runs the kernels of a smaller one.
+int tested_shared_bytes(int most);
+inline constexpr int kLeastSharedBytes = 48 * 1024;
 /// Shared memory of a multiprocessor, and what the system takes of it for each resident thread block.
 struct MultiprocessorMemory {
   int bytes = 228 * 1024, reserved_per_block = 1024;

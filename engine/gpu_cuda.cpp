@@ -160,7 +160,7 @@ int multiprocessors(int device) {
   return tested_multiprocessors(all, all);
 }
 int shared_bytes(int device) {
-  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
+  return tested_shared_bytes(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes));
 }
 MultiprocessorMemory multiprocessor_memory(int device) {
   const MultiprocessorMemory planned;

@@ -89,28 +89,31 @@ TEST_CASE("too little shared memory is a reason with bytes") {
     simt::set_shared_bytes(0);
     return messages;
   };
-  // Of 128 x 128 in 16 bits, 32 KiB each. An A100 has 163 KiB for a block: five matrices fit, six do not.
-  constexpr int kA100 = 163 * 1024;
-  CHECK(with_bytes(kA100, {3, 128, 3}).empty());
-  const Messages forward = with_bytes(kA100, {3, 128, 4});
-  REQUIRE(forward.size() == 1);
-  CHECK(test::contains(forward.front(), "MLP forward runs op by op, not as a fused kernel: "));
-  CHECK(
-      test::contains(forward.front(), " bytes of shared memory per thread block, and the device has 166912"));
-  // Backward needs more for each warp: five matrices fit an A100 only in forward. An H100 takes all six.
-  CHECK(messages_of({3, 128, 4}).empty());
-  CHECK(messages_of({.inputs = 3, .width = 128, .layers = 4, .backward = true}).empty());
-  CHECK(with_bytes(kA100, {.inputs = 2, .width = 128, .layers = 3, .backward = true}).empty());
-  const Messages five = with_bytes(kA100, {.inputs = 3, .width = 128, .layers = 3, .backward = true});
-  REQUIRE(five.size() == 1);
-  CHECK(test::contains(five.front(), "MLP backward runs op by op, not as a fused kernel: "));
-  CHECK(test::contains(five.front(), "and the device has 166912"));
-  // Exactly what a device has is enough.
-  CHECK(with_bytes(99 * 1024, {.inputs = 1, .width = 128, .layers = 3, .backward = true, .in = 11}).empty());
+  // Width 64 keeps its weights in shared memory: six of 64 x 64 in 16 bits, 8 KiB each, and biases.
+  CHECK(with_bytes(50'688, {3, 64, 4}).empty());  // exactly what a device has is enough
+  CHECK(with_bytes(50'687, {3, 64, 4}) ==
+        Messages{expected("50688 bytes of shared memory per thread block, and the device has 50687")});
+  // At width 128 weights are streamed where six of 32 KiB do not fit. An H100 has 227 KiB, an A100 163, a GPU
+  // of compute capability 8.6, 8.9 or 12.0 has 99.
+  for (const int kibibytes : {227, 163, 99, 48}) {
+    CHECK(with_bytes(1024 * kibibytes, {3, 128, 4}).empty());
+    CHECK(with_bytes(1024 * kibibytes, {.inputs = 3, .width = 128, .layers = 4, .backward = true}).empty());
+  }
 }
 
-TEST_CASE("edge updates of three layers fit an A100 at width 128") {
-  const auto messages_with = [](int bytes) {
+TEST_CASE("fused kernels need compute capability 8.0") {
+  for (const int capability : {75, 80}) {
+    simt::set_compute_capability(capability);
+    const Messages messages = messages_of({1, 64, 3});
+    simt::set_compute_capability(0);
+    CHECK(messages ==
+          (capability == 80 ? Messages{} : Messages{expected("compute capability 7.5, less than 8.0")}));
+  }
+}
+
+TEST_CASE("edge updates of three layers stream what does not fit") {
+  /// Messages and, if there are none, the shared memory of the kernels of the edges, static one included.
+  const auto outcome_with = [](int bytes) {
     simt::set_shared_bytes(bytes);
     Messages messages;
     RuntimeOptions options;
@@ -127,13 +130,22 @@ TEST_CASE("edge updates of three layers fit an A100 at width 128") {
     kernels::edge_update_backward(edge.backward(runtime, done, gradients), runtime, runtime.stream());
     runtime.stream().synchronize();
     simt::set_shared_bytes(0);
+    const bool fell = !messages.empty();
+    for (const simt::LaunchReport& report : simt::take_reports()) {
+      if (!fell && (report.name == "edge_forward" || report.name == "edge_backward"))
+        messages.push_back(report.name + " " + std::to_string(report.shared_bytes));
+    }
     return messages;
   };
-  CHECK(messages_with(163 * 1024) == Messages{});
-  const Messages less = messages_with(163'327);
+  for (const int bytes : {163 * 1024, 163'328})
+    CHECK(outcome_with(bytes) == Messages{"edge_forward 134656", "edge_backward 163328"});
+  CHECK(outcome_with(163'327) == Messages{"edge_forward 134656", "edge_backward 81408"});
+  for (const int bytes : {99 * 1024, 81'408})
+    CHECK(outcome_with(bytes) == Messages{"edge_forward 52736", "edge_backward 81408"});
+  const Messages less = outcome_with(81'407);
   REQUIRE(less.size() == 1);
-  CHECK(test::contains(less.front(),
-                       "edge update backward runs op by op, not as a fused kernel: 163328 bytes"));
+  CHECK(
+      test::contains(less.front(), "edge update backward runs op by op, not as a fused kernel: 81408 bytes"));
 }
 
 TEST_CASE("unsupported fused calls are logged once") {

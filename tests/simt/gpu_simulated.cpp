@@ -90,10 +90,10 @@ int multiprocessors(int) {
   constexpr int kUsual = 3;  // so that a small mesh takes persistent blocks several rounds
   return tested_multiprocessors(kUsual, kPlannedMultiprocessors);
 }
-int shared_bytes(int) { return shared_limit; }
+int shared_bytes(int) { return tested_shared_bytes(shared_limit); }
 MultiprocessorMemory multiprocessor_memory(int) {
   const int reserved = MultiprocessorMemory{}.reserved_per_block;
-  return {shared_limit + reserved, reserved};  // all of it is one block's, as on every GPU since 8.0
+  return {shared_bytes(0) + reserved, reserved};  // all of it is one block's, as on every GPU since 8.0
 }
 int compute_capability(int device) { return capabilities[device]; }
 DeviceMemory memory(int device) {

@@ -14,15 +14,32 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/message_passing.h>
 
+#include <cstdint>
 #include <string>
 
 namespace meshgrad::cuda {
 
+/// Where a thread block of a fused kernel has its weights.
+enum class WeightPlace : uint8_t {
+  none,      ///< not on this device: the call runs op by op
+  resident,  ///< all of them in shared memory
+  streamed,  ///< two slices at a time in shared memory, the others in the L2 cache; the same bits
+};
+/// Shared memory of a thread block with its weights in either place, in bytes.
+struct FusedBytes {
+  int resident, streamed;
+};
+inline constexpr int kFusedCapability = 80;  ///< the least, as gpu::compute_capability
+/// Which of a fused kernel's variants a device runs, if any; launches and plans ask nothing else. The device
+/// lets a thread block have `available` bytes (gpu::shared_bytes). Width 64 has resident weights only, 256
+/// streamed ones only; width 128 streams where they do not fit.
+WeightPlace weight_place(int64_t width, const FusedBytes& needed, int available, int capability);
+
 /// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
 /// an activation, and no saved activations. MLP: up to 3 inputs, each as wide as the hidden layers or at most
 /// 32; an output as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths
-/// equal. Weights and per-warp words must fit into the device's shared memory. Other calls take the general
-/// path. Returns why not, empty when it is supported.
+/// equal. The device must have a place for the weights (weight_place). Other calls take the general path.
+/// Returns why not, empty when it is supported.
 std::string why_not_fused(const MlpForward& args);
 std::string why_not_fused(const MlpBackward& args);
 std::string why_not_fused(const EdgeUpdateForward& args);
@@ -42,8 +59,8 @@ bool fused_supports(const Args& args, std::string_view op, DType dtype, Runtime&
 }
 
 /// Why mlp_forward does not make the node terms that the call wants: they need a width of 64 or 128, that of
-/// the hidden layers and edges, at most three layers, and shared memory for two more weights beside which as
-/// many thread blocks fit a multiprocessor as without. Empty when it does.
+/// the hidden layers and edges, at most three layers, and shared memory in which two more weights have the
+/// same place and as many thread blocks fit a multiprocessor as without. Empty when it does.
 std::string why_no_node_terms(const MlpForward& args);
 
 /// fused_supports(args) must be true.

@@ -67,37 +67,37 @@ __device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeT
 /// Recomputes forward up to z_last, then goes through d_y = d_aggregate[receiver] + d_edges_out, the norm and
 /// the layers to d_z_1. dR is its sum over each receiver's edges, with the ReceiverSums of forward. dS needs
 /// sender order: d_z_1 of all edges is stored in the workspace, from which node_terms_backward sums it.
-template <class T, int W, bool smooth>
+template <class T, int W, bool smooth, bool streamed>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     edge_backward_kernel(EdgeBackwardArgs<T> args) {
-  using Backward = EdgeMlpBackward<T, W, smooth>;
+  using Backward = EdgeMlpBackward<T, W, smooth, streamed>;
   const EdgeInputs<T>& in = args.inputs;
   const int layers_words = Backward::warp_words(in.layers.layers);
   const int warp_words = layers_words + BackwardSums<T, W>::kStageFloats;
   const FusedShared<W> shared(in.matrix_words, warp_words);
-  EdgeMlp<T, W, smooth> mlp(in.layers, shared);
+  EdgeMlp<T, W, smooth, streamed> mlp(in.layers, shared);
   float* const stage = shared.warp + layers_words;
   Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
-  const int rounds = rounds_of<kBackwardTogether<W>>(
+  const int rounds = rounds_of<kBackwardTogether<W, streamed>>(
       (range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows, stage, warp_words);
   BackwardSums<T, W> sums(stage, args.d_receiver_terms, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
-    if constexpr (kBackwardTogether<W>) __syncthreads();
+    if constexpr (kBackwardTogether<W, streamed>) __syncthreads();
     // With half of the registers, the tile's indices are loaded twice instead of kept.
     const EdgeTile<W> tile = kFusedBlocks<W> > 1 ? EdgeTile<W>(in.list, range, round) : next;
     next = EdgeTile<W>(in.list, range, round + 1);
-    if (W < 256 && tile.edges.empty()) continue;
+    if (!streamed && tile.edges.empty()) continue;
     WideSums<W> z;
     WideOperand<W> h;
     if constexpr (kFusedBlocks<W> == 2) {
       prefetch_rows(in, next);
       prefetch_gradients(args, next);
     }
-    gather<T, W, smooth>(mlp, in, tile, z, h);
+    gather<T, W>(mlp, in, tile, z, h);
     if constexpr (kFusedBlocks<W> == 1) prefetch_rows(in, next);
-    forward_layers<T, W, smooth>(mlp, tile, z, h, [&](int layer, auto& from, auto& to) {
+    forward_layers<T, W>(mlp, tile, z, h, [&](int layer, auto& from, auto& to) {
       backward.activate_hidden(layer, from, to, tile.edges);
     });
     if constexpr (kFusedBlocks<W> == 1) prefetch_gradients(args, next);
@@ -117,18 +117,17 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
 template <bool smooth>
 void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors& terms,
                           const DividedSumTensors& divided, const NodeTermTensors& d_terms,
-                          const BackwardWorkspace& workspace, const LaunchShape& shape,
-                          const Stream& stream) {
+                          const BackwardWorkspace& workspace, const FusedShape& shape, const Stream& stream) {
   const int64_t width = args.edges.weight.width();
-  dispatch_fused(args.d_aggregate.dtype(), width, [&]<class T, int W>() {
+  dispatch_fused(args.d_aggregate.dtype(), width, shape.place, [&]<class T, int W, bool streamed>() {
     EdgeBackwardArgs<T> kernel_args{};  // and no initialisers: see simt::Call
-    kernel_args.inputs = edge_inputs<T>(args, terms, divided);
+    kernel_args.inputs = edge_inputs<T>(args, terms, divided, shape);
     kernel_args.d_edges_out = args.d_edges_out.data_or_null<T>();
     kernel_args.d_aggregate = args.d_aggregate.data<T>();
     kernel_args.d_edges = args.d_edges.data_or_null<T>();
     kernel_args.d_receiver_terms = d_terms.receiver.data<T>();
     kernel_args.workspace = workspace.pointers<T>();
-    launch("edge_backward", edge_backward_kernel<T, W, smooth>, shape, stream, kernel_args);
+    launch("edge_backward", edge_backward_kernel<T, W, smooth, streamed>, shape, stream, kernel_args);
   });
 }
 

@@ -5,6 +5,6 @@ namespace meshgrad::cuda {
 
 template void launch_edge_backward<false>(const EdgeUpdateBackward&, const NodeTermTensors&,
                                           const DividedSumTensors&, const NodeTermTensors&,
-                                          const BackwardWorkspace&, const LaunchShape&, const Stream&);
+                                          const BackwardWorkspace&, const FusedShape&, const Stream&);
 
 }  // namespace meshgrad::cuda

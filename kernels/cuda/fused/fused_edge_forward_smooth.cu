@@ -4,6 +4,6 @@
 namespace meshgrad::cuda {
 
 template void launch_edge_forward<true>(const EdgeUpdateForward&, const NodeTermTensors&,
-                                        const DividedSumTensors&, const LaunchShape&, const Stream&);
+                                        const DividedSumTensors&, const FusedShape&, const Stream&);
 
 }  // namespace meshgrad::cuda

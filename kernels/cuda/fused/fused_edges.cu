@@ -23,9 +23,9 @@ std::string edges_reason(const Args& args, int (*warp_words)(int64_t width, int 
 }
 
 template <class Args>
-LaunchShape edge_shape(const Args& args, int warp_words, const Stream& stream) {
-  const std::span<const MlpInput> inputs(&args.edges, 1);
-  return fused_shape(stream, args.edges.weight.width(), matrix_words(inputs, args.weights), warp_words);
+FusedShape edge_shape(const Args& args, int warp_words, const Stream& stream) {
+  return fused_shape(stream.device().index, std::span<const MlpInput>(&args.edges, 1), args.weights,
+                     warp_words);
 }
 
 /// S of senders begin, begin + 1, ... and R of those among them that are owned.
@@ -41,7 +41,7 @@ void compute_terms(const NodeTerms& nodes, int64_t begin, const Graph& senders, 
 void split_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const LaunchShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
+  const FusedShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
   const auto launch_kernel = is_smooth(args.weights) ? launch_edge_forward<true> : launch_edge_forward<false>;
   const NodeTermTensors terms(graph, width, args.aggregate.dtype(), runtime);
   const Tensor tickets = divided_tickets(2 * shape.blocks, runtime);
@@ -126,7 +126,7 @@ void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
   if (args.ghosts != nullptr) return split_edge_forward(args, runtime, stream);
   const DType dtype = args.aggregate.dtype();
   const int64_t width = args.edges.weight.width();
-  const LaunchShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
+  const FusedShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
   const auto launch_kernel = is_smooth(args.weights) ? launch_edge_forward<true> : launch_edge_forward<false>;
   if (args.node_terms != nullptr && args.node_terms->sender.defined()) {
     const DividedSumTensors divided(shape.blocks, width, args.node_terms->tickets, runtime);
@@ -142,7 +142,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
   const DType dtype = args.d_aggregate.dtype();
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const LaunchShape shape = edge_shape(
+  const FusedShape shape = edge_shape(
       args, edge_backward_warp_words(width, args.weights.layers(), is_smooth(args.weights)), stream);
   const int64_t blocks = shape.blocks;
   const NodeTermTensors d_terms(graph, width, dtype, runtime);

@@ -34,6 +34,21 @@ std::string why_widths_unsupported(std::span<const MlpInput> inputs, const MlpWe
   return weights.norm == Norm::none ? "" : "a norm of a narrow output";
 }
 
+/// Words of shared memory for all weights.
+int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights, int further) {
+  const int64_t width = inputs.front().weight.width();
+  int words = further * resident_words(width, width);
+  for (const MlpInput& input : inputs) words += resident_words(input.weight.rows(), input.weight.width());
+  for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());
+  return words;
+}
+/// For the two slices of StreamedWeights.
+int slice_words(int64_t width) { return static_cast<int>(2 * 16 * width); }
+/// Bytes of dynamic shared memory per block, in the layout of FusedShared.
+int shared_bytes(int64_t width, int matrices, int warp_words) {
+  return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
+}
+
 /// As many as registers allow.
 int most_blocks_of_multiprocessor(int64_t width) {
   return width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
@@ -41,16 +56,30 @@ int most_blocks_of_multiprocessor(int64_t width) {
 
 }  // namespace
 
-int fused_blocks_of_multiprocessor(int device, int64_t width, int shared_bytes) {
-  const gpu::MultiprocessorMemory memory = gpu::multiprocessor_memory(device);
-  return std::min(most_blocks_of_multiprocessor(width),
-                  memory.bytes / (shared_bytes + memory.reserved_per_block));
+WeightPlace weight_place(int64_t width, const FusedBytes& needed, int available, int capability) {
+  if (capability < kFusedCapability) return WeightPlace::none;
+  if (width != 256 && needed.resident <= available) return WeightPlace::resident;
+  if (width != 64 && needed.streamed <= available) return WeightPlace::streamed;
+  return WeightPlace::none;
 }
 
-LaunchShape fused_shape(const Stream& stream, int64_t width, int matrices, int warp_words) {
-  const int device = stream.device().index, bytes = shared_bytes(width, matrices, warp_words);
-  const int64_t blocks = fused_blocks_of_multiprocessor(device, width, bytes);
-  return {.blocks = blocks * gpu::multiprocessors(device), .threads = kFusedThreads, .shared_bytes = bytes};
+FusedShape fused_shape(int device, std::span<const MlpInput> inputs, const MlpWeights& weights,
+                       int warp_words, int further) {
+  const int64_t width = inputs.front().weight.width();
+  const int resident = matrix_words(inputs, weights, further);
+  const FusedBytes needed{shared_bytes(width, resident, warp_words),
+                          shared_bytes(width, slice_words(width), warp_words)};
+  FusedShape shape;
+  shape.place = weight_place(width, needed, gpu::shared_bytes(device), gpu::compute_capability(device));
+  const bool streamed = width == 256 || (width == 128 && shape.place != WeightPlace::resident);
+  shape.matrix_words = streamed ? slice_words(width) : resident;
+  shape.threads = kFusedThreads;
+  shape.shared_bytes = streamed ? needed.streamed : needed.resident;
+  const gpu::MultiprocessorMemory memory = gpu::multiprocessor_memory(device);
+  shape.blocks_of_multiprocessor = std::min(most_blocks_of_multiprocessor(width),
+                                            memory.bytes / (shape.shared_bytes + memory.reserved_per_block));
+  shape.blocks = int64_t{shape.blocks_of_multiprocessor} * gpu::multiprocessors(device);
+  return shape;
 }
 
 int64_t most_fused_blocks(const Stream& stream, int64_t width) {
@@ -74,14 +103,17 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
   if (!nothing_saved(saved)) return "saved activations";
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
-  const int needed =
-      shared_bytes(width, matrix_words(inputs, weights), warp_words(width, layers, is_smooth(weights)));
-  const int available = gpu::shared_bytes(first.device().index);
-  if (needed > available) {
-    return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
-           std::to_string(available);
-  }
-  return {};
+  const int device = first.device().index;
+  const FusedShape shape =
+      fused_shape(device, inputs, weights, warp_words(width, layers, is_smooth(weights)));
+  if (shape.place != WeightPlace::none) return {};
+  const int capability = gpu::compute_capability(device);
+  if (capability < kFusedCapability)
+    return "compute capability " + std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+           ", less than 8.0";
+  return std::to_string(shape.shared_bytes) +
+         " bytes of shared memory per thread block, and the device has " +
+         std::to_string(gpu::shared_bytes(device));
 }
 
 BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,

@@ -26,27 +26,17 @@ inline int resident_words(int64_t rows, int64_t columns) {
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
   return static_cast<int>(padded(rows) * padded(columns) / 2);
 }
-/// Words of shared memory for all of an MLP's weights, or for the two slices of streamed ones. `further`
-/// matrices are multiplied behind the MLP's, as wide as the hidden layers both ways.
-inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights, int further = 0) {
-  const int64_t width = inputs.front().weight.width();
-  if (width == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
-  int words = further * resident_words(width, width);
-  for (const MlpInput& input : inputs) words += resident_words(input.weight.rows(), input.weight.width());
-  for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());
-  return words;
-}
-/// Bytes of dynamic shared memory per block, in the layout of FusedShared.
-inline int shared_bytes(int64_t width, int matrices, int warp_words) {
-  return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
-}
-
-/// Thread blocks of a fused kernel that a multiprocessor holds at the same time: as many as its registers
-/// allow, fewer where its shared memory is too small for them.
-int fused_blocks_of_multiprocessor(int device, int64_t width, int shared_bytes);
-/// The launch of a fused kernel: as many blocks as the device holds at the same time, so that each loads its
-/// weights once.
-LaunchShape fused_shape(const Stream& stream, int64_t width, int matrices, int warp_words);
+/// A fused kernel of a device: how its weights are placed, and its launch of as many blocks as the device
+/// holds at the same time, so that each loads resident weights once.
+struct FusedShape : LaunchShape {
+  WeightPlace place = WeightPlace::none;
+  int matrix_words = 0;  ///< of shared memory, for all weights or for two slices
+  int blocks_of_multiprocessor = 0;
+};
+/// `warp_words` of shared memory per warp. `further` matrices are multiplied behind the MLP's, as wide as the
+/// hidden layers both ways.
+FusedShape fused_shape(int device, std::span<const MlpInput> inputs, const MlpWeights& weights,
+                       int warp_words, int further = 0);
 /// The blocks of such a launch at most, whatever shared memory it needs.
 int64_t most_fused_blocks(const Stream& stream, int64_t width);
 
@@ -56,16 +46,19 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
                             const MlpSaved& saved, int (*warp_words)(int64_t width, int layers, bool smooth));
 inline constexpr const char* kUnaligned = "rows that do not start on 16 bytes, or more than 2^31 of them";
 
-/// Calls `body.template operator()<T, W>()` for the storage type and the hidden width.
+/// Calls `body.template operator()<T, W, streamed>()` for the storage type, the hidden width and whether
+/// weights are streamed.
 template <class Body>
-void dispatch_fused(DType dtype, int64_t width, Body&& body) {
+void dispatch_fused(DType dtype, int64_t width, WeightPlace place, Body&& body) {
   const auto with_width = [&]<class T>() {
     if (width == 64) {
-      body.template operator()<T, 64>();
-    } else if (width == 128) {
-      body.template operator()<T, 128>();
+      body.template operator()<T, 64, false>();
+    } else if (width == 256) {
+      body.template operator()<T, 256, true>();
+    } else if (place == WeightPlace::resident) {
+      body.template operator()<T, 128, false>();
     } else {
-      body.template operator()<T, 256>();
+      body.template operator()<T, 128, true>();
     }
   };
   if (dtype == DType::f16) {
@@ -130,8 +123,8 @@ inline Tensor divided_tickets(int64_t blocks, Runtime& runtime) {
 /// and masks are bits.
 inline int layers_warp_words(int64_t width, int layers, bool smooth) {
   const auto of = [&]<int W>() {
-    return smooth ? TileMlpBackward<half, W, false, true>::warp_words(layers)
-                  : TileMlpBackward<half, W, false, false>::warp_words(layers);
+    return smooth ? TileMlpBackward<half, W, false, true, true>::warp_words(layers)
+                  : TileMlpBackward<half, W, false, false, true>::warp_words(layers);
   };
   return width == 64    ? of.template operator()<64>()
          : width == 128 ? of.template operator()<128>()
@@ -173,7 +166,7 @@ struct BackwardWorkspace {
 template <bool smooth>
 void launch_mlp_forward(const MlpForward& args, const Stream& stream);
 template <bool smooth>
-void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace,
-                         const LaunchShape& shape, const Stream& stream);
+void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace, const FusedShape& shape,
+                         const Stream& stream);
 
 }  // namespace meshgrad::cuda

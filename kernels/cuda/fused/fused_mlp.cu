@@ -38,19 +38,18 @@ std::string why_no_node_terms(const MlpForward& args) {
     return std::to_string(args.weights.layers()) + " layers and " + std::to_string(args.inputs.size()) +
            " inputs leave no place for two more weights";
   }
-  const int needed = shared_bytes(width, matrix_words(args.inputs, args.weights, 2), 0);
-  const int device = args.out.device().index, available = gpu::shared_bytes(device);
-  if (needed > available) {
-    return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
-           std::to_string(available);
+  // A launch of their own costs less than streamed weights, or one thread block instead of two.
+  const int device = args.out.device().index;
+  const FusedShape alone = fused_shape(device, args.inputs, args.weights, 0);
+  const FusedShape with_terms = fused_shape(device, args.inputs, args.weights, 0, 2);
+  if (with_terms.place != alone.place) {
+    return "beside them the other weights do not fit into the " + std::to_string(gpu::shared_bytes(device)) +
+           " bytes of shared memory of a thread block";
   }
-  // A launch of their own costs less than a multiprocessor that has one block instead of two.
-  const auto blocks = [&](int bytes) { return fused_blocks_of_multiprocessor(device, width, bytes); };
-  const int with_terms = blocks(needed);
-  const int alone = blocks(shared_bytes(width, matrix_words(args.inputs, args.weights), 0));
-  if (with_terms == alone) return {};
-  return "with them, " + std::to_string(with_terms) + " instead of " + std::to_string(alone) +
-         " thread blocks fit into the " + std::to_string(gpu::multiprocessor_memory(device).bytes) +
+  if (with_terms.blocks_of_multiprocessor == alone.blocks_of_multiprocessor) return {};
+  return "with them, " + std::to_string(with_terms.blocks_of_multiprocessor) + " instead of " +
+         std::to_string(alone.blocks_of_multiprocessor) + " thread blocks fit into the " +
+         std::to_string(gpu::multiprocessor_memory(device).bytes) +
          " bytes of shared memory of a multiprocessor";
 }
 
@@ -91,8 +90,8 @@ std::string why_not_fused(const MlpBackward& args) {
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
   const int64_t width = args.inputs.front().weight.width();
-  const LaunchShape shape =
-      fused_shape(stream, width, matrix_words(args.inputs, args.weights),
+  const FusedShape shape =
+      fused_shape(stream.device().index, args.inputs, args.weights,
                   layers_warp_words(width, args.weights.layers(), is_smooth(args.weights)));
   BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
                               shape.blocks, runtime);

@@ -21,10 +21,9 @@ struct MlpBackwardArgs {
 };
 
 /// d_x (+)= d_z_1 W^T for one input; `d_x` is scratch registers.
-template <class T, int W, bool narrow, bool smooth>
-__device__ void store_input_gradient(TileMlp<T, W, narrow, smooth>& mlp, WideSums<W>& d_x,
-                                     const WideOperand<W>& d_z, int input, T* to, bool accumulate,
-                                     const TileRows<TileShape<W>::kBands>& tile) {
+template <class T, int W, class Mlp>
+__device__ void store_input_gradient(Mlp& mlp, WideSums<W>& d_x, const WideOperand<W>& d_z, int input, T* to,
+                                     bool accumulate, const TileRows<TileShape<W>::kBands>& tile) {
   if (!mlp.has_narrow_input(input)) {
     d_x.clear();
     multiply_transposed<T>(d_x, d_z, mlp.weights, input);
@@ -44,19 +43,19 @@ __device__ void store_input_gradient(TileMlp<T, W, narrow, smooth>& mlp, WideSum
 /// Per round: forward again up to z_last (z) or the last hidden activation (h), the gradient of z_last, the
 /// layers back to d_z_1 (z in f32, h rounded), then each input's gradient from h. Column sums over all rounds
 /// of the block are in shared memory and written once at the end.
-template <class T, int W, bool narrow, bool smooth>
+template <class T, int W, bool narrow, bool smooth, bool streamed>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     mlp_backward_kernel(MlpBackwardArgs<T> args) {
-  using Backward = TileMlpBackward<T, W, narrow, smooth>;
+  using Backward = TileMlpBackward<T, W, narrow, smooth, streamed>;
   const int warp_words = Backward::warp_words(args.layers.layers);
   const FusedShared<W> shared(args.matrix_words, warp_words);
-  TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
+  TileMlp<T, W, narrow, smooth, streamed> mlp(args.layers, shared);
   Backward backward(mlp, args.workspace, shared.warp);
-  const RoundRobinTiles<W, kBackwardTogether<W>> tiles(args.count, args.capacity);
+  const RoundRobinTiles<W, kBackwardTogether<W, streamed>> tiles(args.count, args.capacity);
   for (int round = 0; round < tiles.rounds; ++round) {
-    if constexpr (kBackwardTogether<W>) __syncthreads();
+    if constexpr (kBackwardTogether<W, streamed>) __syncthreads();
     const auto tile = tiles.tile(round);
-    if (W < 256 && tile.empty()) continue;
+    if (!streamed && tile.empty()) continue;
     WideSums<W> z;
     WideOperand<W> h;
     start(z, mlp.vector(0));
@@ -78,20 +77,20 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
 #pragma unroll 1
     for (int input = 0; input < args.layers.inputs; ++input) {
       if (args.d_inputs[input] == nullptr) continue;
-      store_input_gradient(mlp, z, h, input, args.d_inputs[input], args.accumulate[input], tile);
+      store_input_gradient<T, W>(mlp, z, h, input, args.d_inputs[input], args.accumulate[input], tile);
     }
   }
   backward.write_column_sums(warp_words);
 }
 
 template <bool smooth>
-void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace,
-                         const LaunchShape& shape, const Stream& stream) {
+void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace, const FusedShape& shape,
+                         const Stream& stream) {
   const int64_t width = args.inputs.front().weight.width();
   const bool narrow = any_narrow(args.inputs, args.weights);
-  dispatch_fused(args.d_out.dtype(), width, [&]<class T, int W>() {
+  dispatch_fused(args.d_out.dtype(), width, shape.place, [&]<class T, int W, bool streamed>() {
     MlpBackwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights),
-                                   .matrix_words = matrix_words(args.inputs, args.weights),
+                                   .matrix_words = shape.matrix_words,
                                    .count = args.rows.count,
                                    .capacity = args.rows.capacity,
                                    .inputs = {},
@@ -105,8 +104,9 @@ void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& works
       kernel_args.accumulate[i] = args.accumulate[i];
     }
     launch("mlp_backward",
-           narrow ? mlp_backward_kernel<T, W, true, smooth> : mlp_backward_kernel<T, W, false, smooth>, shape,
-           stream, kernel_args);
+           narrow ? mlp_backward_kernel<T, W, true, smooth, streamed>
+                  : mlp_backward_kernel<T, W, false, smooth, streamed>,
+           shape, stream, kernel_args);
   });
 }
 

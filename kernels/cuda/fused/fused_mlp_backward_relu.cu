@@ -3,7 +3,7 @@
 
 namespace meshgrad::cuda {
 
-template void launch_mlp_backward<false>(const MlpBackward&, const BackwardWorkspace&, const LaunchShape&,
+template void launch_mlp_backward<false>(const MlpBackward&, const BackwardWorkspace&, const FusedShape&,
                                          const Stream&);
 
 }  // namespace meshgrad::cuda

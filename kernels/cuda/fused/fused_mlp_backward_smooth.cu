@@ -3,7 +3,7 @@
 
 namespace meshgrad::cuda {
 
-template void launch_mlp_backward<true>(const MlpBackward&, const BackwardWorkspace&, const LaunchShape&,
+template void launch_mlp_backward<true>(const MlpBackward&, const BackwardWorkspace&, const FusedShape&,
                                         const Stream&);
 
 }  // namespace meshgrad::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MLP forward over rows, in one launch: y = norm(mlp(x_1, x_2, x_3)) + residual. One block per multiprocessor
-// with all weights in shared memory (streamed at width 256); each of its warps takes tiles of rows through
+// with all weights in shared memory, or streamed; each of its warps takes tiles of rows through
 // all layers in registers. Memory traffic is one read of inputs and residual and one write of the output.
 //
 // Of a block's nodes, y may go on to the node terms of the next block, S = y W_s and R = y W_r, before it
@@ -26,18 +26,18 @@ struct MlpForwardArgs {
   int ticket_count;
 };
 
-/// Width 256 streams its weights, so that node terms have a launch of their own there.
+/// At width 256 registers are short, so that node terms have a launch of their own there.
 template <int W, bool narrow>
 inline constexpr bool kMakesNodeTerms = !narrow && W < 256;
 
-/// One block per multiprocessor, so that a thread has 255 registers. Below width 256 there is no barrier
-/// after the weights are loaded: while one warp waits for its rows, the others multiply.
-template <class T, int W, bool narrow, bool smooth>
+/// One block per multiprocessor, so that a thread has 255 registers. With resident weights there is no
+/// barrier after they are loaded: while one warp waits for its rows, the others multiply.
+template <class T, int W, bool narrow, bool smooth, bool streamed>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>) mlp_forward_kernel(MlpForwardArgs<T> args) {
   constexpr int kBands = TileShape<W>::kBands;
   const FusedShared<W> shared(args.matrix_words, 0);
-  TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
-  const RoundRobinTiles<W, kForwardTogether<W>> tiles(args.count, args.capacity);
+  TileMlp<T, W, narrow, smooth, streamed> mlp(args.layers, shared);
+  const RoundRobinTiles<W, streamed> tiles(args.count, args.capacity);
   if constexpr (kMakesNodeTerms<W, narrow>) {
     const auto threads = static_cast<int>(gridDim.x) * kFusedThreads;
     for (int i = static_cast<int>(blockIdx.x * kFusedThreads + threadIdx.x); i < args.ticket_count;
@@ -87,9 +87,11 @@ void launch_mlp_forward(const MlpForward& args, const Stream& stream) {
   const bool narrow = any_narrow(args.inputs, args.weights);
   const bool with_terms = args.node_terms != nullptr && args.node_terms->sender.defined();
   const NodeTermsAhead* const terms = with_terms ? args.node_terms : nullptr;
-  dispatch_fused(args.out.dtype(), width, [&]<class T, int W>() {
+  const FusedShape shape =
+      fused_shape(stream.device().index, args.inputs, args.weights, 0, with_terms ? 2 : 0);
+  dispatch_fused(args.out.dtype(), width, shape.place, [&]<class T, int W, bool streamed>() {
     MlpForwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights, terms),
-                                  .matrix_words = matrix_words(args.inputs, args.weights, with_terms ? 2 : 0),
+                                  .matrix_words = shape.matrix_words,
                                   .count = args.rows.count,
                                   .capacity = args.rows.capacity,
                                   .inputs = {},
@@ -105,8 +107,9 @@ void launch_mlp_forward(const MlpForward& args, const Stream& stream) {
     for (size_t i = 0; i < args.inputs.size(); ++i)
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
     launch("mlp_forward",
-           narrow ? mlp_forward_kernel<T, W, true, smooth> : mlp_forward_kernel<T, W, false, smooth>,
-           fused_shape(stream, W, kernel_args.matrix_words, 0), stream, kernel_args);
+           narrow ? mlp_forward_kernel<T, W, true, smooth, streamed>
+                  : mlp_forward_kernel<T, W, false, smooth, streamed>,
+           shape, stream, kernel_args);
   });
 }
 

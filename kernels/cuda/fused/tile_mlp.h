@@ -60,14 +60,12 @@ __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   }
 }
 
-/// Whether all warps of a block run as many rounds of the tile loop as the busiest one: at width 256, where
-/// each multiplication by streamed weights has barriers, so that some warps multiply no rows; and in backward
-/// at width 128, where a barrier a round keeps the warps at nearby instructions, of which there are too many
+/// Whether all warps of a block run as many rounds of the tile loop as the busiest one. So they must where
+/// each multiplication by streamed weights has barriers: some warps multiply no rows. In backward they do at
+/// width 128 too, where a barrier a round keeps the warps at nearby instructions, of which there are too many
 /// for the caches next to the schedulers.
-template <int W>
-inline constexpr bool kForwardTogether = W == 256;
-template <int W>
-inline constexpr bool kBackwardTogether = W >= 128;
+template <int W, bool streamed>
+inline constexpr bool kBackwardTogether = streamed || W >= 128;
 
 /// The most rounds of a block's warps, with `together`. The warps exchange them through the first word of
 /// each one's own memory, `own`, `stride` words apart; a barrier comes before other uses of it.
@@ -112,9 +110,9 @@ template <int W>
 using WideOperand = Operand<TileShape<W>::kBands, TileShape<W>::kGroups>;
 
 /// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W.
-/// `smooth`: the activation is not relu. Template parameters, because code for these cases takes registers
-/// and instruction cache that the other kernels need for their tiles.
-template <class T, int W, bool narrow, bool smooth>
+/// `smooth`: the activation is not relu. `streamed`: weights. Template parameters, because code for these
+/// cases takes registers and instruction cache that the other kernels need for their tiles.
+template <class T, int W, bool narrow, bool smooth, bool streamed>
 struct TileMlp {
   static constexpr bool kNarrow = narrow;
   static constexpr int kBands = TileShape<W>::kBands;
@@ -124,7 +122,7 @@ struct TileMlp {
 
   const FusedLayers<T>& layers;
   const float* vectors;
-  FusedWeights<T, W, narrow> weights;
+  FusedWeights<T, W, narrow, streamed> weights;
 
   __device__ TileMlp(const FusedLayers<T>& args, const FusedShared<W>& shared)
       : layers(args), vectors(shared.vectors), weights(args.weights, shared.matrices) {

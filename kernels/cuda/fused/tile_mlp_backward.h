@@ -27,9 +27,9 @@ struct BackwardPointers {
 };
 
 /// `staged`: column sums pass through shared memory that the kernel has anyway.
-template <class T, int W, bool narrow, bool smooth, bool staged = false>
+template <class T, int W, bool narrow, bool smooth, bool streamed, bool staged = false>
 struct TileMlpBackward {
-  using Mlp = TileMlp<T, W, narrow, smooth>;
+  using Mlp = TileMlp<T, W, narrow, smooth, streamed>;
   using Wide = typename Mlp::Wide;
   using WideOperand = typename Mlp::WideOperand;
   static constexpr int kBands = Mlp::kBands;

@@ -141,8 +141,9 @@ struct WeightSet {
   int count;
 };
 
-// Weights are used through begin(matrix), then acquire and release for each group of 32 rows. W = 64 and 128
-// keep all matrices in shared memory; W = 256 streams them (FusedWeights below).
+// Weights are used through begin(matrix), then acquire and release for each group of 32 rows. W = 64 keeps
+// all matrices in shared memory, W = 256 streams them, W = 128 has both (weight_place in fused.h). Both
+// multiply in the same order, so the bits are the same.
 
 /// All matrices in shared memory for the whole kernel: acquire is an address, and warps never wait for one
 /// another.
@@ -249,10 +250,10 @@ class StreamedWeights {
   Vector<uint32_t> prefetched_[kVectors];
 };
 
-/// Three matrices of 128 x 128 are 96 KiB, of 256 x 256 they are 384 KiB; a block has at most 227 KiB.
-template <class T, int W, bool narrow>
+/// Three matrices of 128 x 128 are 96 KiB, of 256 x 256 they are 384 KiB; a block has 99 to 227 KiB.
+template <class T, int W, bool narrow, bool streamed>
 using FusedWeights =
-    std::conditional_t<W == 256, StreamedWeights<T, W, narrow>, ResidentWeights<T, W, narrow>>;
+    std::conditional_t<streamed, StreamedWeights<T, W, narrow>, ResidentWeights<T, W, narrow>>;
 
 /// sums += a W, with W in slices of 32 rows: `a` has one group for each.
 template <class T, int bands, int in_groups, int out_groups, class Weights>
