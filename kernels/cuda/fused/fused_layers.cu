@@ -34,6 +34,8 @@ std::string why_widths_unsupported(std::span<const MlpInput> inputs, const MlpWe
   return weights.norm == Norm::none ? "" : "a norm of a narrow output";
 }
 
+constexpr int kFusedCapability = 80;  // asynchronous copies, and products of 16 x 8 x 16
+
 /// As many as registers allow.
 int most_blocks_of_multiprocessor(int64_t width) {
   return width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
@@ -71,17 +73,21 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
   if (layers < 2 || layers > kMaxFusedLayers)
     return std::to_string(layers) + " layers, not 2 to " + std::to_string(kMaxFusedLayers);
   if (weights.activation == Activation::none) return "no activation";
-  if (!nothing_saved(saved)) return "saved activations";
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
+  const int device = first.device().index, capability = gpu::compute_capability(device);
+  if (capability < kFusedCapability)
+    return "compute capability " + std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
+           ", less than 8.0";
   const int needed =
       shared_bytes(width, matrix_words(inputs, weights), warp_words(width, layers, is_smooth(weights)));
-  const int available = gpu::shared_bytes(first.device().index);
+  const int available = gpu::shared_bytes(device);
   if (needed > available) {
     return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
            std::to_string(available);
   }
-  return {};
+  // The last reason: activations are saved where one of the others keeps a call from the fused kernels.
+  return nothing_saved(saved) ? "" : "saved activations";
 }
 
 BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
