@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
+#include <meshgrad/train/tools/program/precision_gain.h>
 
 #include <fmt/format.h>
 
@@ -139,6 +140,15 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   }
   plan.narrow = has_16_bits(config);
   recommend(plan);
+  if (config.precision != DType::f32 || plan.peaks.empty()) return;
+  const size_t now = config.recompute.mode == RecomputeMode::off ? 0 : 1;
+  if (!plan.choices[now].possible || !plan.choices[now + 2].possible) return;
+  const auto of = [&](size_t choice, DType precision) {
+    return PrecisionChoice{precision, plan.choices[choice].predicted.reserved, plan.choices[choice].bound};
+  };
+  const std::string gain =
+      precision_gain(of(now, DType::f32), of(now + 2, narrow_precision_for(plan.device)), plan.peaks);
+  if (!gain.empty()) plan.notes.push_back(gain);
 }
 
 /// Of this machine, not of one to plan for.
