@@ -23,13 +23,14 @@ DType storage_of(const Benchmark& benchmark) {
 
 }  // namespace
 
-Bound bound_of(const Benchmark& benchmark, const DevicePeaks& peaks) {
+Bound bound_of(const Benchmark& benchmark, const gpu::Card& card) {
   const DType storage = storage_of(benchmark);
+  const gpu::PlannedCard planned(&card);
   Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .dry = true});
   const Workload workload = benchmark.prepare(runtime);
   Bound bound{.name = benchmark.name,
               .description = workload.description,
-              .gpu = std::string(peaks.name),
+              .gpu = std::string(card.name),
               .kernels = {}};
   const WorkTrace trace;
   workload.run();
@@ -38,7 +39,7 @@ Bound bound_of(const Benchmark& benchmark, const DevicePeaks& peaks) {
                                [&](const BoundKernel& one) { return one.name == call.kernel; });
     if (kernel == bound.kernels.end())
       kernel = bound.kernels.insert(kernel, BoundKernel{.name = std::string(call.kernel), .work = {}});
-    const double ms = 1e3 * least_seconds(call.work, peaks, storage);
+    const double ms = 1e3 * least_seconds(call.work, card, storage);
     ++kernel->calls;
     kernel->work += call.work;
     kernel->ms += ms;

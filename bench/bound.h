@@ -27,7 +27,7 @@ struct Bound {
 };
 
 /// Throws InvalidArgument for a benchmark that is no workload of one storage type.
-Bound bound_of(const Benchmark& benchmark, const DevicePeaks& peaks);
+Bound bound_of(const Benchmark& benchmark, const gpu::Card& card);
 
 /// A table, one line per kernel.
 std::string to_text(const Bound& bound);

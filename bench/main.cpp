@@ -264,11 +264,11 @@ int trace(const Options& options, Device device) {
 }
 
 int bound(const Options& options) {
-  const DevicePeaks& peaks = device_peaks(options.gpu);
+  const gpu::Card& card = gpu::card(options.gpu);
   std::vector<Bound> bounds;
   for (const Benchmark& benchmark :
        chosen_benchmarks(options, {DeviceKind::cuda, 0}, "meshgrad-bench bound")) {
-    bounds.push_back(bound_of(benchmark, peaks));
+    bounds.push_back(bound_of(benchmark, card));
     fmt::print("{}\n", to_text(bounds.back()));
   }
   if (!options.json.empty()) write_bounds(bounds, options.json);
@@ -336,9 +336,9 @@ int main(int argc, char** argv) {
       app.add_subcommand("trace", "The time of each kernel of a run, by events around each launch; GPU only");
   CLI::App* bound_command = app.add_subcommand(
       "bound", "The least time of each kernel of a run at a GPU's stated peaks, which need not be there");
-  bound_command->add_option("--gpu", options.gpu, "a100, h100 or h200")
+  bound_command->add_option("--gpu", options.gpu, "See meshgrad plan --help")
       ->required()
-      ->check(meshgrad::cli::one_of(meshgrad::device_peak_names()));
+      ->check(meshgrad::cli::one_of(meshgrad::gpu::card_names()));
   for (CLI::App* command : {list, run_command, trace_command})
     command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   for (CLI::App* command : {run_command, trace_command, bound_command}) {

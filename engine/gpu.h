@@ -38,18 +38,15 @@ class CurrentDevice {
  private:
   [[maybe_unused]] int device_, previous_;
 };
-/// Of an H100 or H200, for dry runs that plan without a device.
-inline constexpr int kPlannedMultiprocessors = 132;
-inline constexpr int kPlannedSharedBytes = 227 * 1024;
-inline constexpr int kPlannedCapability = 90;
-/// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device,
-/// kPlannedMultiprocessors. Tests let kernels use fewer, see tested_multiprocessors.
+/// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Tests let kernels use
+/// fewer, see tested_multiprocessors. This and the three functions below speak of the thread's PlannedCard
+/// (gpu_card.h) where it has one, and without a device of default_card().
 int multiprocessors(int device);
 /// What the variable MESHGRAD_TEST_MULTIPROCESSORS says, from 1 to `most`; without it, `usual`. With few of
 /// them, blocks of small problems take several rounds, as they do of large ones.
 int tested_multiprocessors(int usual, int most);
-/// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes. Tests
-/// let kernels have less, see tested_shared_bytes.
+/// Shared memory that one thread block may opt in to, in bytes. Tests let kernels have less, see
+/// tested_shared_bytes.
 int shared_bytes(int device);
 /// What the variable MESHGRAD_TEST_SHARED_BYTES says, from what every device has to `most`; without it,
 /// `most`. So a large GPU runs the kernels of a smaller one.
@@ -59,10 +56,8 @@ inline constexpr int kLeastSharedBytes = 48 * 1024;
 struct MultiprocessorMemory {
   int bytes = 228 * 1024, reserved_per_block = 1024;
 };
-/// Without a device, that of an H100 or H200.
 MultiprocessorMemory multiprocessor_memory(int device);
-/// The compute capability, ten times its first number and the second: 90 is 9.0. Without a device,
-/// kPlannedCapability.
+/// The compute capability, ten times its first number and the second: 90 is 9.0.
 int compute_capability(int device);
 /// Memory of a device in bytes, counting all processes that use it.
 struct DeviceMemory {

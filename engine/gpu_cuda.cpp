@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/gpu_launch.h>
 #include <nvtx3/nvToolsExt.h>
 
@@ -93,10 +93,16 @@ std::string version_text(int version) {
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-/// `fallback` where there is no device.
-int attribute(cudaDeviceAttr which, int device, int fallback) {
+/// What the thread plans for instead of a device; null: the device.
+const Card* instead_of_device() {
+  int devices = 0;
+  if (const Card* const card = planned_card()) return card;
+  const bool none = consumed(cudaGetDeviceCount(&devices)) != cudaSuccess || devices == 0;
+  return none ? &default_card() : nullptr;
+}
+
+int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
-  if (consumed(cudaGetDeviceCount(&value)) != cudaSuccess || value == 0) return fallback;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
 }
@@ -156,20 +162,23 @@ CurrentDevice::~CurrentDevice() {
   if (previous_ != device_) consumed(cudaSetDevice(previous_));
 }
 int multiprocessors(int device) {
-  const int all = attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
+  const Card* const card = instead_of_device();
+  const int all = card != nullptr ? card->multiprocessors : attribute(cudaDevAttrMultiProcessorCount, device);
   return tested_multiprocessors(all, all);
 }
 int shared_bytes(int device) {
-  return tested_shared_bytes(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes));
+  if (const Card* const card = instead_of_device()) return card->shared_bytes();
+  return tested_shared_bytes(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 }
 MultiprocessorMemory multiprocessor_memory(int device) {
-  const MultiprocessorMemory planned;
-  return {attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device, planned.bytes),
-          attribute(cudaDevAttrReservedSharedMemoryPerBlock, device, planned.reserved_per_block)};
+  if (const Card* const card = instead_of_device()) return card->multiprocessor_memory();
+  return {attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+          attribute(cudaDevAttrReservedSharedMemoryPerBlock, device)};
 }
 int compute_capability(int device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device, kPlannedCapability / 10) +
-         attribute(cudaDevAttrComputeCapabilityMinor, device, kPlannedCapability % 10);
+  if (const Card* const card = instead_of_device()) return card->capability;
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A build without CUDA: there are no devices, and every call that needs one throws DeviceError.
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/memory/source_cuda.h>
 
 #include <string>
@@ -11,6 +11,11 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& device = "a CUDA device") {
   throw device_error("cuda", device, "a build without CUDA", "build with -DMESHGRAD_CUDA=ON, or use the CPU");
+}
+
+const gpu::Card& planned() {
+  const gpu::Card* const card = gpu::planned_card();
+  return card != nullptr ? *card : gpu::default_card();
 }
 
 }  // namespace
@@ -28,10 +33,10 @@ std::string why_no_devices() { return "a build without CUDA"; }
 std::string architectures() { return {}; }
 CurrentDevice::CurrentDevice(int) : device_(0), previous_(0) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
-int multiprocessors(int) { return kPlannedMultiprocessors; }
-int shared_bytes(int) { return kPlannedSharedBytes; }
-MultiprocessorMemory multiprocessor_memory(int) { return {}; }
-int compute_capability(int) { return kPlannedCapability; }
+int multiprocessors(int) { return planned().multiprocessors; }
+int shared_bytes(int) { return planned().shared_bytes(); }
+MultiprocessorMemory multiprocessor_memory(int) { return planned().multiprocessor_memory(); }
+int compute_capability(int) { return planned().capability; }
 DeviceMemory memory(int) { refuse(); }
 void* create_stream(int) { refuse(); }
 void destroy_stream(void*) noexcept {}

@@ -2,9 +2,9 @@
 // Work: the least that a kernel call does, and the least time that a device takes for it. The header of each
 // family has work_of(args) for every entry of its table; benchmarks and plans call that.
 #pragma once
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/tensor.h>
 
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -67,21 +67,9 @@ void note_work(std::string_view kernel, const Args& args) {
   if (WorkTrace* const trace = WorkTrace::current()) trace->add(kernel, work_of(args));
 }
 
-/// What NVIDIA states in the data sheets of the SXM modules; 16 bits without sparsity.
-struct DevicePeaks {
-  std::string_view name;
-  double bytes_per_s = 0.0;     ///< of its memory
-  double flops_per_s_16 = 0.0;  ///< on tensor cores, accumulated in f32
-  double flops_per_s_32 = 0.0;  ///< without tensor cores
-  double flops_per_s_tf32 = 0.0;
-};
-/// By name: "a100" (80 GB), "h100" or "h200". Throws InvalidArgument for another.
-const DevicePeaks& device_peaks(std::string_view name);
-std::vector<std::string> device_peak_names();
-
-/// The roofline's bound of one call: the longer of the time for its bytes and for its FLOPs at the peaks,
-/// with tensors stored in `storage`. `tf32`: as RuntimeOptions::tf32. Williams, Waterman, Patterson (2009),
-/// "Roofline: an insightful visual performance model for multicore architectures".
-double least_seconds(const Work& work, const DevicePeaks& peaks, DType storage, bool tf32 = false);
+/// The roofline's bound of one call: the longer of the time for its bytes and for its FLOPs at the card's
+/// peaks, with tensors stored in `storage`. `tf32`: as RuntimeOptions::tf32. Williams, Waterman, Patterson
+/// (2009), "Roofline: an insightful visual performance model for multicore architectures".
+double least_seconds(const Work& work, const gpu::Card& card, DType storage, bool tf32 = false);
 
 }  // namespace meshgrad

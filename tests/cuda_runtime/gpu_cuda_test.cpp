@@ -2,7 +2,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/gpu_launch.h>
 #include <meshgrad/engine/span.h>
 
@@ -180,6 +180,15 @@ TEST_CASE_FIXTURE(FreshState, "shared memory is the device's, or without one an 
   CHECK(gpu::multiprocessor_memory(0).bytes == 228 * 1024);
   CHECK(gpu::multiprocessor_memory(0).reserved_per_block == 1024);
   CHECK(state().pending == cudaSuccess);
+}
+
+TEST_CASE_FIXTURE(FreshState, "a planned card goes before the device") {
+  const gpu::PlannedCard planned(&gpu::card("t4"));
+  CHECK(gpu::multiprocessor_memory(0).bytes == 64 * 1024);
+  CHECK(gpu::shared_bytes(0) == 64 * 1024);
+  CHECK(gpu::multiprocessors(0) == 40);
+  CHECK(gpu::compute_capability(0) == 75);
+  CHECK(state().calls.empty());
 }
 
 TEST_CASE_FIXTURE(FreshState, "tests can lower the number of multiprocessors, not raise it") {

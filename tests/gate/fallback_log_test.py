@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What runs op by op on a GPU instead of in a fused kernel reaches the user: meshgrad train and rollout on the simulated
-device say so once, with the reason.
+device say so once, with the reason; and train in f32, which no fused kernel takes, what 16 bits would save.
 
 usage: fallback_log_test.py MESHGRAD FOLDER
 """
@@ -14,15 +14,17 @@ import sys
 MEANT = "runs op by op, not as a fused kernel: hidden width 8, not 64, 128 or 256"
 
 
-def write_frames(folder):
+def write_frames(folder, nodes=8):
     """Four frames of a field on a strip of triangles, as VTK legacy files."""
     folder.mkdir(parents=True)
+    cells = nodes - 2
     for frame in range(4):
         (folder / f"{frame}.vtk").write_text("\n".join([
-            "# vtk DataFile Version 3.0", "strip", "ASCII", "DATASET UNSTRUCTURED_GRID", "POINTS 8 float",
-            *(f"{i // 2} {i % 2} 0" for i in range(8)), "CELLS 6 24", *(f"3 {i} {i + 1} {i + 2}" for i in range(6)),
-            "CELL_TYPES 6", *["5"] * 6, "POINT_DATA 8", "SCALARS u float 1", "LOOKUP_TABLE default",
-            *(str(0.1 * i * (1 + frame)) for i in range(8))]) + "\n")
+            "# vtk DataFile Version 3.0", "strip", "ASCII", "DATASET UNSTRUCTURED_GRID", f"POINTS {nodes} float",
+            *(f"{i // 2} {i % 2} 0" for i in range(nodes)), f"CELLS {cells} {4 * cells}",
+            *(f"3 {i} {i + 1} {i + 2}" for i in range(cells)), f"CELL_TYPES {cells}", *["5"] * cells,
+            f"POINT_DATA {nodes}", "SCALARS u float 1", "LOOKUP_TABLE default",
+            *(str(0.1 * (i % 8) * (1 + frame)) for i in range(nodes))]) + "\n")
 
 
 def lines_of(text):
@@ -61,6 +63,16 @@ def main():
     check(lines_of(text), "rollout: the same", text)
     text = run("--quiet", *rollout)
     check(not lines_of(text), "--quiet", text)
+    for name in ("train", "test"):
+        write_frames(folder / "larger" / name, nodes=300)
+    run("convert", "larger", "-o", "larger.mgd")
+    wide = ["train", "config.toml", "--run", "f32", "--set", "data.path=larger.mgd", "--set", "model.width=64",
+            "--set", "model.blocks=4", "--set", "train.steps=1", "--set", "train.batch=1", "--set", "train.validate_every=0"]
+    gain = 'precision = "bf16" would save: a step takes '
+    text = run(*wide, "--set", "precision=f32")
+    check(text.count(gain) == 1, "train in f32: what 16 bits would save, once", text)
+    check((folder / "f32/log.txt").read_text().count(gain) == 1, "the same in log.txt", text)
+    check(gain not in run(*wide, "--set", "precision=f32", "--resume"), "not to a run that goes on", text)
 
 
 if __name__ == "__main__":

@@ -219,15 +219,16 @@ TEST_CASE("the work of an edge update, counted by hand") {
 }
 
 TEST_CASE("the least time is at the peak that binds") {
-  const DevicePeaks& h200 = device_peaks("h200");
+  const gpu::Card& h200 = gpu::card("h200");
   CHECK(least_seconds({.flops = 989e9, .bytes = 1.0}, h200, DType::bf16) == doctest::Approx(1e-3));
   CHECK(least_seconds({.flops = 67e9, .bytes = 1.0}, h200, DType::f32) == doctest::Approx(1e-3));
   CHECK(least_seconds({.flops = 494e9, .bytes = 1.0}, h200, DType::f32, true) == doctest::Approx(1e-3));
   CHECK(least_seconds({.flops = 1.0, .bytes = 4.8e9}, h200, DType::f16) == doctest::Approx(1e-3));
-  CHECK(least_seconds({.flops = 1.0, .bytes = 2.039e9}, device_peaks("a100"), DType::f16) ==
+  CHECK(least_seconds({.flops = 1.0, .bytes = 2.039e9}, gpu::card("a100"), DType::f16) ==
         doctest::Approx(1e-3));
-  CHECK(invalid_argument_text([] { device_peaks("b300"); }) ==
-        "[device peaks] needed \"a100\", \"h100\", \"h200\", got \"b300\"; fix: name one of these");
+  CHECK(invalid_argument_text([] { gpu::card("b300"); }) ==
+        "[GPU] needed \"t4\", \"rtx4070\", \"rtx4090\", \"l40s\", \"a100\", \"h100\", \"h200\", \"b200\", "
+        "got \"b300\"; fix: name one of these");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // run their work when the host waits for it.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -87,15 +87,23 @@ CurrentDevice::CurrentDevice(int device) : device_(device), previous_(simt::curr
 }
 CurrentDevice::~CurrentDevice() { simt::current_device() = previous_; }
 int multiprocessors(int) {
+  if (const Card* const card = planned_card()) return card->multiprocessors;
   constexpr int kUsual = 3;  // so that a small mesh takes persistent blocks several rounds
-  return tested_multiprocessors(kUsual, kPlannedMultiprocessors);
+  return tested_multiprocessors(kUsual, default_card().multiprocessors);
 }
-int shared_bytes(int) { return tested_shared_bytes(shared_limit); }
+int shared_bytes(int) {
+  const Card* const card = planned_card();
+  return card != nullptr ? card->shared_bytes() : tested_shared_bytes(shared_limit);
+}
 MultiprocessorMemory multiprocessor_memory(int) {
+  if (const Card* const card = planned_card()) return card->multiprocessor_memory();
   const int reserved = MultiprocessorMemory{}.reserved_per_block;
   return {shared_bytes(0) + reserved, reserved};  // all of it is one block's, as on every GPU since 8.0
 }
-int compute_capability(int device) { return capabilities[device]; }
+int compute_capability(int device) {
+  const Card* const card = planned_card();
+  return card != nullptr ? card->capability : capabilities[device].load();
+}
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);
   const Lock lock(streams().lock);

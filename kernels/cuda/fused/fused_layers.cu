@@ -100,20 +100,20 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
   if (layers < 2 || layers > kMaxFusedLayers)
     return std::to_string(layers) + " layers, not 2 to " + std::to_string(kMaxFusedLayers);
   if (weights.activation == Activation::none) return "no activation";
-  if (!nothing_saved(saved)) return "saved activations";
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
-  const int device = first.device().index;
-  const FusedShape shape =
-      fused_shape(device, inputs, weights, warp_words(width, layers, is_smooth(weights)));
-  if (shape.place != WeightPlace::none) return {};
-  const int capability = gpu::compute_capability(device);
+  const int device = first.device().index, capability = gpu::compute_capability(device);
   if (capability < kFusedCapability)
     return "compute capability " + std::to_string(capability / 10) + "." + std::to_string(capability % 10) +
            ", less than 8.0";
-  return std::to_string(shape.shared_bytes) +
-         " bytes of shared memory per thread block, and the device has " +
-         std::to_string(gpu::shared_bytes(device));
+  const FusedShape shape =
+      fused_shape(device, inputs, weights, warp_words(width, layers, is_smooth(weights)));
+  if (shape.place == WeightPlace::none)
+    return std::to_string(shape.shared_bytes) +
+           " bytes of shared memory per thread block, and the device has " +
+           std::to_string(gpu::shared_bytes(device));
+  // The last reason: activations are saved where one of the others keeps a call from the fused kernels.
+  return nothing_saved(saved) ? "" : "saved activations";
 }
 
 BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,

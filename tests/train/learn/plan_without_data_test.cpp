@@ -4,7 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
-#include <meshgrad/train/tools/program/memory_plan.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -81,6 +81,59 @@ TEST_CASE("a plan for a GPU needs no build with CUDA") {
   const MemoryPlan by_ops = plan_memory(config, options);
   CHECK(by_ops.bound->ms > 2.0 * fused.bound->ms);
   CHECK(by_ops.bound->work.bytes > 2.0 * fused.bound->work.bytes);
+}
+
+TEST_CASE("a plan for a named card is of its kernels and memory") {
+  using Names = std::vector<std::string>;
+  const Names all{"MLP forward", "MLP backward", "edge update forward", "edge update backward"};
+  const ScratchDirectory scratch;
+  Config config = config_of(scratch, "auto", DType::f16);
+  config.model.width = 128;
+  config.model.hidden_layers = 2;
+  config.train.batch = 1;
+  PlanOptions options{.mesh = PlannedMesh{.nodes = 2000, .edges = 12000}};
+  const auto planned = [&](const char* gpu) {
+    options.gpu = gpu;
+    const MemoryPlan plan = plan_memory(config, options);
+    CHECK(plan.device.kind == DeviceKind::cuda);
+    CHECK(plan.peaks == gpu);
+    CHECK(plan.room.total == gpu::card(gpu).memory_bytes);
+    return plan;
+  };
+  for (const char* gpu : {"h100", "h200", "b200", "a100"}) {
+    CAPTURE(gpu);
+    const MemoryPlan plan = planned(gpu);
+    CHECK(plan.fused == all);
+    CHECK(plan.op_by_op.empty());
+  }
+  for (const char* gpu : {"rtx4070", "rtx4090", "l40s"}) {
+    CAPTURE(gpu);
+    const MemoryPlan plan = planned(gpu);
+    CHECK(plan.fused.empty());
+    CHECK(plan.op_by_op == all);
+    CHECK(contains(to_text(plan), "and the device has 101376"));
+    CHECK(plan.step.live > 1.5 * planned("h200").step.live);
+  }
+  const MemoryPlan t4 = planned("t4");
+  CHECK(t4.op_by_op == all);
+  CHECK(contains(to_text(t4), "not as a fused kernel: compute capability 7.5, less than 8.0"));
+  CHECK(contains(
+      to_text(t4),
+      "\nop by op, all or some calls: MLP forward, MLP backward, edge update forward, edge update "));
+  CHECK(contains(to_text(t4), "static plan for t4: a step of batch 1 fits"));
+  config.precision = DType::f32;  // a T4's tensor cores have no bf16
+  CHECK(contains(planned("t4").choices[2].settings, "precision = \"f16\""));
+  CHECK(contains(planned("a100").choices[2].settings, "precision = \"bf16\""));
+  CHECK(planned("a100").op_by_op == all);
+  config.precision = DType::f16;
+  config.model.width = 64;
+  CHECK(planned("rtx4070").fused == all);
+  options.mode = PlanMode::measured;
+  options.mesh.reset();
+  CHECK_THROWS_AS(plan_memory(config, options), InvalidArgument);
+  options.mode = PlanMode::predicted;
+  config.run.device = "cpu";
+  CHECK_THROWS_AS(plan_memory(config, options), InvalidArgument);
 }
 
 TEST_CASE("a plan of an impossible mesh is refused") {
@@ -178,7 +231,7 @@ TEST_CASE("the bound of a step follows the GPU's peaks") {
   config.train.batch = 1;
   const auto planned = [&](const char* gpu) {
     return plan_memory(config, {.device_memory = int64_t{1} << 37,
-                                .peaks = gpu,
+                                .gpu = gpu,
                                 .mesh = PlannedMesh{.nodes = 166'624, .edges = 999'744}});
   };
   const MemoryPlan h200 = planned("h200"), a100 = planned("a100");

@@ -76,7 +76,7 @@ MemoryRoom memory_room(const Config& config, Device device, int64_t device_memor
     room = {.total = memory.total, .context = memory.total - memory.free};
   } else if (device_memory == 0 && limit == 0) {
     throw config_error("plan", "the memory of the device to plan for", "no GPU here",
-                       "give --device-memory, for example --device-memory 80GiB, or set memory.limit");
+                       "name one with --gpu, for example --gpu a100, or give --device-memory 80GiB");
   }
   if (limit > 0 && (room.total == 0 || limit < room.total - room.context)) room = {.total = limit};
   return room;
@@ -165,8 +165,9 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
           [&](Config& next) { next.train.batch = half; });
   }
   if (!has_16_bits(now)) {
-    offer("in a new run, set precision = \"bf16\": activations in 16 bits",
-          [](Config& next) { next.precision = DType::bf16; });
+    const DType narrow = narrow_precision_for(probe.device());
+    offer(fmt::format("in a new run, set precision = \"{}\": activations in 16 bits", name_of(narrow)),
+          [&](Config& next) { next.precision = narrow; });
   }
   if (const int64_t fewer = now.model.blocks / 2; fewer > 0) {
     offer(

@@ -20,6 +20,11 @@ DType precision_for(Device device) {
                                         : precision_for_capability(gpu::compute_capability(device.index));
 }
 
+DType narrow_precision_for(Device device) {
+  const DType suits = precision_for(device);
+  return suits == DType::f32 ? DType::bf16 : suits;
+}
+
 Device resolve_device_for(const std::string& word, DType precision, std::string* note,
                           std::string_view option) {
   return resolve_device(word == "auto" && precision == DType::f64 ? "cpu" : word, note, option);

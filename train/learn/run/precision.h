@@ -17,6 +17,8 @@ void check_precision(Device device, DType precision);
 /// Of a first run on the device: f32 on a CPU; on a GPU the 16 bits that its tensor cores multiply, bf16 from
 /// compute capability 8.0, f16 from 7.0, and f32 before.
 DType precision_for(Device device);
+/// The 16 bits to choose on the device: f16 on a GPU whose tensor cores have no bf16.
+DType narrow_precision_for(Device device);
 /// Of a GPU by ten times its compute capability.
 DType precision_for_capability(int capability);
 

@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
+#include <meshgrad/train/tools/program/precision_gain.h>
 
 #include <fmt/format.h>
 
@@ -26,7 +27,7 @@ bool has_16_bits(const Config& config) {
 }
 
 /// What a user can do about a step's memory without a smaller model: two switches, four combinations.
-Config with_choice(Config config, bool recompute, bool narrow) {
+Config with_choice(Config config, bool recompute, bool narrow, Device device) {
   const bool chosen =
       config.recompute.mode != RecomputeMode::off && config.recompute.mode != RecomputeMode::automatic;
   if (!chosen) config.recompute.mode = RecomputeMode::block;
@@ -34,7 +35,7 @@ Config with_choice(Config config, bool recompute, bool narrow) {
     config.recompute.mode = RecomputeMode::off;
     config.model.keep_hidden = true;
   }
-  if (narrow != has_16_bits(config)) config.precision = narrow ? DType::bf16 : DType::f32;
+  if (narrow != has_16_bits(config)) config.precision = narrow ? narrow_precision_for(device) : DType::f32;
   return config;
 }
 
@@ -74,13 +75,27 @@ double world_edges_in_bound(const Task& task, const Config& config, bool has_dat
 
 std::optional<StepBound> bound_of(const StepProbe& probe, const Config& config, const MemoryPlan& plan) {
   if (plan.peaks.empty()) return std::nullopt;
-  const DevicePeaks& peaks = device_peaks(plan.peaks);
-  StepBound bound;
-  for (const WorkTrace::Call& call : kernel_calls(probe, config, plan.bounded)) {
-    bound.ms += 1e3 * least_seconds(call.work, peaks, config.precision, config.tf32);
-    bound.work += call.work;
+  return step_bound(kernel_calls(probe, config, plan.bounded), gpu::card(plan.peaks), config);
+}
+
+/// See MemoryPlan::fused; the step's messages say what runs op by op.
+void add_kernels(MemoryPlan& plan, const std::vector<WorkTrace::Call>& calls, const Config& config) {
+  struct Op {
+    std::string_view kernel, name;
+  };
+  constexpr Op kOps[] = {{"mlp_forward", "MLP forward"},
+                         {"mlp_backward", "MLP backward"},
+                         {"edge_update_forward", "edge update forward"},
+                         {"edge_update_backward", "edge update backward"}};
+  for (const Op& op : kOps) {
+    const auto called = [&](const WorkTrace::Call& call) { return call.kernel == op.kernel; };
+    if (std::none_of(calls.begin(), calls.end(), called)) continue;
+    const std::string start = fmt::format("{} runs op by op", op.name);
+    const auto tells = [&](const std::string& text) { return text.starts_with(start); };
+    const std::vector<std::string>& messages = plan.step.messages;
+    const bool all = has_16_bits(config) && std::none_of(messages.begin(), messages.end(), tells);
+    (all ? plan.fused : plan.op_by_op).emplace_back(op.name);
   }
-  return bound;
 }
 
 /// Of what fits, in the configuration's precision if anything does, what takes least time; what recomputes
@@ -103,7 +118,7 @@ void recommend(MemoryPlan& plan) {
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
   constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
   for (int i = 0; i < 4; ++i) {
-    const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2);
+    const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2, plan.device);
     MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
     try {
       choice.predicted = probe.predict(chosen);
@@ -125,6 +140,15 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   }
   plan.narrow = has_16_bits(config);
   recommend(plan);
+  if (config.precision != DType::f32 || plan.peaks.empty()) return;
+  const size_t now = config.recompute.mode == RecomputeMode::off ? 0 : 1;
+  if (!plan.choices[now].possible || !plan.choices[now + 2].possible) return;
+  const auto of = [&](size_t choice, DType precision) {
+    return PrecisionChoice{precision, plan.choices[choice].predicted.reserved, plan.choices[choice].bound};
+  };
+  const std::string gain =
+      precision_gain(of(now, DType::f32), of(now + 2, narrow_precision_for(plan.device)), plan.peaks);
+  if (!gain.empty()) plan.notes.push_back(gain);
 }
 
 /// Of this machine, not of one to plan for.
@@ -270,6 +294,45 @@ std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& 
   return trace.calls();
 }
 
+StepBound step_bound(const std::vector<WorkTrace::Call>& calls, const gpu::Card& card, const Config& config) {
+  StepBound bound;
+  for (const WorkTrace::Call& call : calls) {
+    bound.ms += 1e3 * least_seconds(call.work, card, config.precision, config.tf32);
+    bound.work += call.work;
+  }
+  return bound;
+}
+
+const gpu::Card* named_card(const Config& config, const PlanOptions& options) {
+  if (options.gpu.empty()) return nullptr;
+  const gpu::Card& card = gpu::card(options.gpu);
+  if (config.run.device == "cpu") {
+    throw invalid_argument("--gpu", "run.device = \"auto\" or \"cuda\"", "\"cpu\"",
+                           "add --set run.device=cuda, or leave out --gpu");
+  }
+  if (options.mode == PlanMode::measured) {
+    throw invalid_argument("--gpu", "--mode static", "--mode measured",
+                           "leave out --gpu: what is measured is the device there is");
+  }
+  return &card;
+}
+
+const gpu::Card* card_of(Device device) {
+  if (device.kind == DeviceKind::cpu) return nullptr;
+  if (const gpu::Card* const planned = gpu::planned_card()) return planned;
+  const std::vector<CudaDevice> devices = cuda_devices();
+  const auto index = static_cast<size_t>(device.index);
+  if (index >= devices.size()) return nullptr;
+  return gpu::card_of(gpu::compute_capability(device.index), gpu::multiprocessors(device.index),
+                      devices[index].memory_bytes);
+}
+
+MemoryRoom planned_room(const Config& config, Device device, const PlanOptions& options,
+                        const gpu::Card* card) {
+  const int64_t of_card = card != nullptr ? card->memory_bytes : 0;
+  return memory_room(config, device, options.device_memory > 0 ? options.device_memory : of_card);
+}
+
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
   constexpr std::string_view kCuda = "cuda";
@@ -289,10 +352,18 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     throw invalid_argument("plan", "data for a measured plan", "the sizes of a mesh",
                            "plan with --mode static, or without --nodes and --edges");
   }
-  MemoryPlan plan{.device = planned_device(asked, options.mode), .mode = options.mode};
-  if (plan.device.kind == DeviceKind::cuda) plan.peaks = device_peaks(options.peaks).name;
+  const gpu::Card* const named = named_card(asked, options);
+  const gpu::PlannedCard planned(named);
+  MemoryPlan plan{
+      .device = named != nullptr ? Device{DeviceKind::cuda, 0} : planned_device(asked, options.mode),
+      .mode = options.mode,
+      .gpu = options.gpu};
+  if (plan.device.kind == DeviceKind::cuda) {
+    const gpu::Card* const there = card_of(plan.device);
+    plan.peaks = (there != nullptr ? *there : gpu::default_card()).name;
+  }
   check_precision(plan.device, asked.precision);
-  plan.room = memory_room(asked, plan.device, options.device_memory);
+  plan.room = planned_room(asked, plan.device, options, named);
   const Config config = within(plan.room, asked);
   const Dataset dataset = options.mesh ? planned_dataset(config, *options.mesh, plan.notes)
                                        : (options.data ? *options.data : Dataset::open(config.data.path))
@@ -319,7 +390,11 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.bounded = largest_batch(step, task);
   plan.bounded.world_edges =
       std::llround(plan.world_edges_per_node * static_cast<double>(plan.bounded.nodes));
-  plan.bound = bound_of(probe, step, plan);
+  if (!plan.peaks.empty()) {
+    const std::vector<WorkTrace::Call> calls = kernel_calls(probe, step, plan.bounded);
+    plan.bound = step_bound(calls, gpu::card(plan.peaks), step);
+    add_kernels(plan, calls, step);
+  }
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
     plan.step = measured_memory(probe, step);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshgrad plan: the memory of a step, the largest batch, what to choose and what to change.
 #pragma once
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/kernels/work.h>
 #include <meshgrad/train/learn/planning/plan.h>
 
@@ -37,9 +38,13 @@ struct MemoryPlan {
   int64_t usable = 0;  ///< target_utilization * (total - context): what a step may take
   MemoryBudget budget;
   std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
-  std::string peaks;               ///< the device whose stated peaks `bound` is of; empty: none
-  std::optional<StepBound> bound;  ///< of the step above, on a GPU
-  BatchShape bounded;              ///< what `bound` is of: all `batch` samples together
+  std::string gpu;                 ///< the card that was named to plan for; empty: none
+  std::string peaks;               ///< the card whose stated peaks `bound` is of; empty: none
+  /// Of the step's MLPs and edge updates on a GPU: which the fused kernels take, and which run op by op, all
+  /// of their calls or some.
+  std::vector<std::string> fused, op_by_op;
+  std::optional<StepBound> bound;      ///< of the step above, on a GPU
+  BatchShape bounded;                  ///< what `bound` is of: all `batch` samples together
   std::optional<double> step_seconds;  ///< of the step above, measured; only with PlanOptions::time, on a CPU
   int64_t steps = 0;                   ///< of a run, where that is known
   /// What `bound` counts, of each node: as many as frames of the data have on average, at most the room;
@@ -71,16 +76,18 @@ struct MemoryPlan {
 
 struct PlanOptions {
   PlanMode mode = PlanMode::predicted;
-  int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
-  std::string peaks = "h200";  ///< see device_peaks; only for a GPU
-  bool time = false;           ///< measure ten steps, in either mode, where the device is this CPU
+  int64_t device_memory = 0;  ///< bytes of a device to plan for; 0: those of the card or device
+  /// A card to plan for, of gpu::card_names(), which need not be there. Empty: the device there is, with the
+  /// peaks of its card, or for a device of no known card those of an H200.
+  std::string gpu;
+  bool time = false;  ///< measure ten steps, in either mode, where the device is this CPU
   std::optional<PlannedMesh>
       mesh;                     ///< instead of the data that the configuration names; predicted plans only
   std::optional<Dataset> data;  ///< what it names, where that is open already
 };
-/// Throws what opening the data set throws, InvalidArgument for a PlannedMesh that cannot be, DeviceError for
-/// a device that is not there (a predicted plan needs none), and OutOfMemory when a measured step does not
-/// fit.
+/// Throws what opening the data set throws, InvalidArgument for a PlannedMesh that cannot be and for a card
+/// that cannot be planned for, DeviceError for a device that is not there (a predicted plan needs none), and
+/// OutOfMemory when a measured step does not fit.
 MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
 
 /// Takes as much as the step, and as long. Throws OutOfMemory.
@@ -90,7 +97,18 @@ StepMemory measured_memory(const StepProbe& probe, const Config& config);
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
                                           const BatchShape& shape);
 
+/// Of the calls of kernel_calls.
+StepBound step_bound(const std::vector<WorkTrace::Call>& calls, const gpu::Card& card, const Config& config);
+
 /// The device that `config` names, for a plan: a predicted one does without it.
 Device planned_device(const Config& config, PlanMode mode);
+/// The card that PlanOptions::gpu names; null: none. Throws InvalidArgument for a card and a CPU, or a
+/// measured plan.
+const gpu::Card* named_card(const Config& config, const PlanOptions& options);
+/// The thread's planned card, or the one that the device is; null for another GPU and a CPU.
+const gpu::Card* card_of(Device device);
+/// The memory to plan for: of `options`, of the card, or of the device.
+MemoryRoom planned_room(const Config& config, Device device, const PlanOptions& options,
+                        const gpu::Card* card);
 
 }  // namespace meshgrad

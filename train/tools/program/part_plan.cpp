@@ -116,9 +116,14 @@ PlannedPart plan_part(const StepProbe& probe, const Config& config, const Part& 
 
 PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ranks) {
   check(asked, options);
-  PartsPlan plan{.device = planned_device(asked, options.mode), .batch = asked.train.batch};
+  const gpu::Card* const named = named_card(asked, options);
+  const gpu::PlannedCard planned(named);
+  PartsPlan plan{
+      .device = named != nullptr ? Device{DeviceKind::cuda, 0} : planned_device(asked, options.mode),
+      .gpu = options.gpu,
+      .batch = asked.train.batch};
   check_precision(plan.device, asked.precision);
-  plan.room = memory_room(asked, plan.device, options.device_memory);
+  plan.room = planned_room(asked, plan.device, options, named);
   Config config = asked;
   config.memory.memory_limit = plan.room.total - plan.room.context;  // recompute.mode = "auto" asks
   plan.usable = static_cast<int64_t>(config.plan.target_utilization *
@@ -144,8 +149,9 @@ std::string to_text(const PartsPlan& plan) {
       "static plan for {} ranks on {}, each with a part of every mesh: a step of batch {} {} in {:.3f} MiB "
       "of "
       "{:.3f} on {}\n",
-      plan.parts.size(), name_of(plan.device), plan.batch, plan.fits ? "fits" : "does not fit",
-      mebibytes(plan.usable), mebibytes(plan.room.total), plan.fits ? "every rank" : "some rank");
+      plan.parts.size(), plan.gpu.empty() ? name_of(plan.device) : plan.gpu, plan.batch,
+      plan.fits ? "fits" : "does not fit", mebibytes(plan.usable), mebibytes(plan.room.total),
+      plan.fits ? "every rank" : "some rank");
   text += fmt::format("  {:>5} {:>10} {:>11} {:>9} {:>10} {:>12} {:>12} {:>14}\n", "rank", "nodes", "edges",
                       "ghosts", "neighbours", "total, MiB", "reserved", "halo, MB sent");
   for (size_t rank = 0; rank < plan.parts.size(); ++rank) {

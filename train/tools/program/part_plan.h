@@ -20,6 +20,7 @@ struct PlannedPart {
 
 struct PartsPlan {
   Device device;
+  std::string gpu;  ///< the card that was named to plan for; empty: none
   int64_t batch = 0;
   MemoryRoom room;
   int64_t usable = 0;  ///< what a step of a rank may take

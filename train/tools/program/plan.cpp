@@ -10,6 +10,7 @@
 #include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <map>
@@ -23,7 +24,7 @@ struct PlanCommand {
   std::vector<std::string> settings;
   std::string device_memory;
   std::string mode = "static";
-  std::string peaks = "h200";
+  std::string gpu;
   std::optional<int64_t> nodes, edges;
   int dim = 2;
   std::vector<std::string> fields;
@@ -63,7 +64,7 @@ int run(const PlanCommand& command, const GlobalOptions&) {
   }
   const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
                             .device_memory = *bytes,
-                            .peaks = command.peaks,
+                            .gpu = command.gpu,
                             .time = true,
                             .mesh = mesh_of(command)};
   const auto print = [&](const auto& plan) {
@@ -87,14 +88,15 @@ void add_plan(CommandLine& line) {
   CLI::App* plan = add_command(
       line.app, "plan", "Predict the memory of training, the batch that fits, and what to change",
       {"meshgrad plan config.toml", "meshgrad plan config.toml --device-memory 8GiB --set train.batch=auto",
-       "meshgrad plan config.toml --nodes 150000 --edges 900000 --device-memory 80GiB --set run.device=cuda",
+       "meshgrad plan config.toml --gpu a100 --nodes 150000 --edges 900000",
        "meshgrad plan config.toml --mode measured --json"});
   const auto options = std::make_shared<PlanCommand>();
   plan->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
       ->required();
   add_settings(*plan, options->settings);
-  plan->add_option("--device-memory", options->device_memory,
-                   "Memory of the device to plan for, which need not exist; default: that of run.device")
+  plan->add_option(
+          "--device-memory", options->device_memory,
+          "Memory of the device to plan for, which need not exist; default: that of --gpu or run.device")
       ->type_name("SIZE");
   plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps")
       ->type_name("static|measured")
@@ -121,10 +123,10 @@ void add_plan(CommandLine& line) {
                    "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
       ->check(whole_number(1, 65536))
       ->capture_default_str();
-  plan->add_option("--gpu", options->peaks, "GPU whose stated peaks bound the time")
-      ->type_name("a100|h100|h200")
-      ->check(one_of(device_peak_names()))
-      ->capture_default_str();
+  plan->add_option("--gpu", options->gpu,
+                   "GPU to plan for, which need not be there: its memory, its kernels and its stated peaks")
+      ->type_name(fmt::format("{}", fmt::join(gpu::card_names(), "|")))
+      ->check(one_of(gpu::card_names()));
   add_json(*plan, options->json);
   on_first_run(*plan, line, options, run);
 }

@@ -5,6 +5,7 @@
 #include <meshgrad/train/tools/program/progress.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -29,6 +30,14 @@ std::string bound_lines(const MemoryPlan& plan) {
       "  of {:.1f} GFLOP and {:.2f} GB\n",
       milliseconds(plan.bound->ms), plan.peaks, plan.batch, batch.nodes, edges, plan.bound->work.flops / 1e9,
       plan.bound->work.bytes / 1e9);
+}
+
+/// Which kernels a GPU runs.
+std::string kernel_lines(const MemoryPlan& plan) {
+  const auto line = [](std::string_view how, const std::vector<std::string>& ops) {
+    return ops.empty() ? std::string() : fmt::format("{}: {}\n", how, fmt::join(ops, ", "));
+  };
+  return line("fused", plan.fused) + line("op by op, all or some calls", plan.op_by_op);
 }
 
 std::string time_line(const MemoryPlan& plan) {
@@ -59,6 +68,7 @@ std::string table(const MemoryPlan& plan) {
                         mebibytes(plan.room.context));
   text += "\n";
   if (plan.bound) text += bound_lines(plan);
+  text += kernel_lines(plan);
   if (plan.step_seconds) text += time_line(plan);
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   return text;
@@ -143,9 +153,10 @@ OrderedJson to_json(const MemoryBudget& budget) {
 }  // namespace
 
 std::string to_text(const MemoryPlan& plan) {
-  std::string text = fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n",
-                                 name_of(plan.mode), name_of(plan.device), plan.batch, fits_text(plan.fits),
-                                 mebibytes(plan.usable), mebibytes(plan.room.total));
+  std::string text =
+      fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n", name_of(plan.mode),
+                  plan.gpu.empty() ? name_of(plan.device) : plan.gpu, plan.batch, fits_text(plan.fits),
+                  mebibytes(plan.usable), mebibytes(plan.room.total));
   text += table(plan) + "\n" + choices(plan) + "\n" + grid(plan) + "\n";
   if (!plan.changes.empty()) text += "to save memory, in this order:\n";
   for (size_t i = 0; i < plan.changes.size(); ++i)
@@ -180,7 +191,10 @@ std::string to_json(const MemoryPlan& plan) {
       {"context", plan.room.context},
       {"bound", to_json(plan.bound)},
       {"step_seconds", plan.step_seconds ? OrderedJson(*plan.step_seconds) : OrderedJson()},
+      {"gpu", plan.gpu.empty() ? OrderedJson() : OrderedJson(plan.gpu)},
       {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
+      {"fused", plan.fused},
+      {"op_by_op", plan.op_by_op},
       {"notes", plan.notes},
       {"choices", choices},
       {"recommended", plan.recommended < 0

@@ -13,6 +13,7 @@
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/line_chart.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/precision_gain.h>
 #include <meshgrad/train/tools/program/presets.h>
 #include <meshgrad/train/tools/program/progress.h>
 #include <meshgrad/train/tools/program/signals.h>
@@ -366,6 +367,10 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   Runtime runtime = runtime_of(config, globals, ranks, std::move(log));
   if (const std::string note = foreign_environment_note(); ranks.first() && !note.empty())
     events({.kind = RunEventKind::log, .text = note, .fields = {}});
+  if (ranks.first() && !command.resume) {
+    const std::string gain = precision_gain(config, runtime.device());
+    if (!gain.empty()) events({.kind = RunEventKind::settings, .text = gain, .fields = {}});
+  }
   TrainOptions options;
   options.resume = command.resume;
   options.command = words_of(command);
