@@ -79,6 +79,11 @@ Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* grap
 /// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
 
+/// out[r] = sum over the edges e of receiver r of weights[e] x[sender of e]: [nodes, width] ->
+/// [owned_nodes, width]. `weights`: f32 [edges], in the graph's order, without a gradient. The graph may be
+/// bipartite.
+Variable weighted_sum(Tape& tape, const Variable& x, const Graph& graph, const Tensor& weights);
+
 /// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
 /// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory. `next_edges`: the
 /// parameters of the edge_update after this op, where that reads the output as its nodes; a GPU's kernel may

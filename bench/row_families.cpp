@@ -38,6 +38,31 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
       });
 }
 
+/// Rows of nodes by sender, weighted: a product with a sparse matrix.
+Workload weighted_sum_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
+  const Input x = c->rows(c->scale().period, n.width);
+  const int64_t nodes = c->scale().nodes();
+  const std::vector<float> halves(static_cast<size_t>(mesh->graph.edges), 0.5f);
+  const SegmentSum args{.segments = nodes,
+                        .offsets = mesh->graph.receiver_offsets,
+                        .order = {},
+                        .x = x.tensor,
+                        .out = c->written({nodes, n.width}, c->storage()),
+                        .index = mesh->graph.senders,
+                        .weights = Tensor::from<float>(c->runtime(), halves, {mesh->graph.edges}, Tag::data)};
+  const Stream& stream = c->stream();
+  return row_workload(
+      c, work_of(args), [&stream, args] { kernels::segment_sum(args, stream); },
+      [=](Case& checked) {
+        Matrix expected = reference::scatter_add(reference::gather(x.base, mesh->base.senders),
+                                                 mesh->base.receivers, mesh->base.nodes);
+        for (double& value : expected.v) value *= 0.5;
+        checked.expect("out", args.out, expected, 6);
+      });
+}
+
 Workload gather_work(const std::shared_ptr<Case>& c) {
   const RowSizes n(*c);
   const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
@@ -333,6 +358,7 @@ Workload world_edges_work(const std::shared_ptr<Case>& c) {
 std::vector<Family> row_families() {
   return {
       {"segment_sum", "segment_sum", segment_sum_work},
+      {"segment_sum/weighted", "segment_sum", weighted_sum_work},
       {"gather", "gather", gather_work},
       {"activation/relu", "activation_forward", activation_work},
       {"activation/relu_backward", "activation_backward", activation_backward_work},
