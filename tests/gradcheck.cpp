@@ -131,6 +131,15 @@ void add_graphs(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                     return std::vector{ops::weighted_sum(t, nodes, *graph, weights),
                                        ops::weighted_sum(t, nodes, *graph, weights)};
                   }});
+  // A graph without nodes, and one of a single node.
+  const std::vector<int32_t> begins{0, 3, 3, 4, 6};
+  const Tensor starts = Tensor::from<int32_t>(runtime, begins, Shape{5}, Tag::data, "graph starts");
+  for (const GraphPool pool : {GraphPool::sum, GraphPool::mean, GraphPool::max}) {
+    list.push_back({"graph_pool", std::string(name_of(pool)), {nodes}, {}, [=](Tape& t) {
+                      return std::vector{ops::graph_pool(t, nodes, starts, pool),
+                                         ops::graph_pool(t, nodes, starts, pool)};
+                    }});
+  }
 }
 
 void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
