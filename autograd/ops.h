@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/autograd/tape.h>
 #include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/mlp.h>
 
@@ -78,6 +79,16 @@ Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* grap
 
 /// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
+
+/// out[r] = sum over the edges e of receiver r of weights[e] x[sender of e]: [nodes, width] ->
+/// [owned_nodes, width]. `weights`: f32 [edges], in the graph's order, without a gradient. The graph may be
+/// bipartite.
+Variable weighted_sum(Tape& tape, const Variable& x, const Graph& graph, const Tensor& weights);
+
+/// The sum, mean or maximum of the rows of each graph's nodes: [nodes, width] -> [graphs, width].
+/// `graph_starts`: i32 [graphs + 1], as GraphBatch has it. A maximum's gradient goes to the first node that
+/// has it.
+Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, GraphPool pool);
 
 /// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
 /// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory. `next_edges`: the

@@ -217,4 +217,36 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
   return y;
 }
 
+Variable weighted_sum(Tape& tape, const Variable& x, const Graph& graph, const Tensor& weights) {
+  Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
+                           "weighted_sum");
+  if (tape.runs()) {
+    meshgrad::kernels::segment_sum({.segments = graph.owned_rows(),
+                                    .offsets = graph.receiver_offsets,
+                                    .order = {},
+                                    .x = x.value(),
+                                    .out = y.value(),
+                                    .index = graph.senders,
+                                    .weights = weights},
+                                   tape.stream());
+  }
+  tape.record({.op = "weighted_sum", .inputs = {&x, 1}},
+              [x = x.slot(), y = y.slot(), g = &graph, weights](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                const GradientTarget d_x = back.gradient_for(x);
+                if (!d_x.tensor.defined()) return;
+                meshgrad::kernels::segment_sum({.segments = g->node_rows(),
+                                                .offsets = g->sender_offsets,
+                                                .order = g->sender_order,
+                                                .x = d_y,
+                                                .out = d_x.tensor,
+                                                .accumulate = d_x.accumulate,
+                                                .index = g->receivers,
+                                                .weights = weights},
+                                               back.stream());
+              });
+  return y;
+}
+
 }  // namespace meshgrad::ops

@@ -56,7 +56,7 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
   if (kind_ != Kind::evaluate) outputs_.push_back(result);
   if (observer_) {
     result.slot_.state_->name = name;
-    if (written) written_.push_back({std::string(name), value, rows});
+    if (written && is_floating(dtype)) written_.push_back({std::string(name), value, rows});
   }
   return result;
 }

@@ -33,7 +33,7 @@ struct OpWritten {
   std::string op;
   std::string scope;  ///< the MemoryScopes in which the op's forward ran: "processor.3"
   bool backward = false;
-  std::vector<Part> parts;  ///< outputs; not gradients of weights, and not what the op saves for backward
+  std::vector<Part> parts;  ///< outputs of floating dtypes; not gradients of weights, nor what the op saves
 };
 
 struct NodeTermsAhead;  // kernels/mlp.h

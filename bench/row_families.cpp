@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the row-wise families: sums by receiver, gathers, activations, norms and losses. They
+// Rows of the row-wise families: sums by receiver and by graph, gathers, activations, norms and losses. They
 // are bound by memory: what counts are bytes.
 #include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
 #include <meshgrad/kernels/world_edges.h>
@@ -38,6 +39,31 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
       });
 }
 
+/// Rows of nodes by sender, weighted: a product with a sparse matrix.
+Workload weighted_sum_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
+  const Input x = c->rows(c->scale().period, n.width);
+  const int64_t nodes = c->scale().nodes();
+  const std::vector<float> halves(static_cast<size_t>(mesh->graph.edges), 0.5f);
+  const SegmentSum args{.segments = nodes,
+                        .offsets = mesh->graph.receiver_offsets,
+                        .order = {},
+                        .x = x.tensor,
+                        .out = c->written({nodes, n.width}, c->storage()),
+                        .index = mesh->graph.senders,
+                        .weights = Tensor::from<float>(c->runtime(), halves, {mesh->graph.edges}, Tag::data)};
+  const Stream& stream = c->stream();
+  return row_workload(
+      c, work_of(args), [&stream, args] { kernels::segment_sum(args, stream); },
+      [=](Case& checked) {
+        Matrix expected = reference::scatter_add(reference::gather(x.base, mesh->base.senders),
+                                                 mesh->base.receivers, mesh->base.nodes);
+        for (double& value : expected.v) value *= 0.5;
+        checked.expect("out", args.out, expected, 6);
+      });
+}
+
 Workload gather_work(const std::shared_ptr<Case>& c) {
   const RowSizes n(*c);
   const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
@@ -52,6 +78,54 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
       [=](Case& checked) {
         checked.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
+}
+
+/// Graphs of 48 nodes, whose last one in each copy of the base rows may be smaller.
+std::vector<int32_t> graphs_of(int64_t base, int64_t copies) {
+  constexpr int64_t kNodes = 48;
+  std::vector<int32_t> starts{0};
+  for (int64_t copy = 0; copy < copies; ++copy)
+    for (int64_t end = kNodes; end < base + kNodes; end += kNodes)
+      starts.push_back(static_cast<int32_t>(copy * base + std::min(end, base)));
+  return starts;
+}
+
+Workload graph_pool_work(const std::shared_ptr<Case>& c, GraphPool pool, bool backward) {
+  const RowSizes n(*c);
+  const std::vector<int32_t> base = graphs_of(n.base, 1), all = graphs_of(n.base, c->scale().copies);
+  const int64_t graphs = std::ssize(all) - 1;
+  const Input x = c->rows(n.base, n.width);
+  Runtime& runtime = c->runtime();
+  GraphPoolForward args{.pool = pool,
+                        .starts = Tensor::from<int32_t>(runtime, all, {graphs + 1}, Tag::data),
+                        .x = x.tensor,
+                        .out = c->written({graphs, n.width}, c->storage())};
+  if (pool == GraphPool::max) args.index = Tensor::zeros(runtime, {graphs, n.width}, DType::i32, Tag::data);
+  const Stream& stream = c->stream();
+  if (!backward) {
+    return row_workload(
+        c, work_of(args), [&stream, args] { kernels::graph_pool_forward(args, stream); },
+        [=](Case& checked) {
+          checked.expect("out", args.out, reference::graph_pool(pool, x.base, base).out, 48);
+        });
+  }
+  const Input d_out = c->rows(std::ssize(base) - 1, n.width);
+  const GraphPoolBackward back{.pool = pool,
+                               .nodes = n.rows,
+                               .starts = args.starts,
+                               .d_out = d_out.tensor,
+                               .d_x = c->written({n.rows, n.width}, c->storage()),
+                               .index = args.index};
+  Workload work = row_workload(
+      c, work_of(back), [&stream, back] { kernels::graph_pool_backward(back, stream); },
+      [=](Case& checked) {
+        checked.expect("d_x", back.d_x, reference::graph_pool_backward(pool, x.base, base, d_out.base), 1);
+      });
+  work.check = [&stream, args, check = work.check] {
+    kernels::graph_pool_forward(args, stream);  // whose index backward reads
+    return check();
+  };
+  return work;
 }
 
 Workload activation_work(const std::shared_ptr<Case>& c) {
@@ -333,7 +407,14 @@ Workload world_edges_work(const std::shared_ptr<Case>& c) {
 std::vector<Family> row_families() {
   return {
       {"segment_sum", "segment_sum", segment_sum_work},
+      {"segment_sum/weighted", "segment_sum", weighted_sum_work},
       {"gather", "gather", gather_work},
+      {"graph_pool/mean", "graph_pool_forward",
+       [](const auto& c) { return graph_pool_work(c, GraphPool::mean, false); }},
+      {"graph_pool/max", "graph_pool_forward",
+       [](const auto& c) { return graph_pool_work(c, GraphPool::max, false); }},
+      {"graph_pool/max_backward", "graph_pool_backward",
+       [](const auto& c) { return graph_pool_work(c, GraphPool::max, true); }},
       {"activation/relu", "activation_forward", activation_work},
       {"activation/relu_backward", "activation_backward", activation_backward_work},
       {"norm/layer", "norm_forward", norm_work},

@@ -5,6 +5,14 @@
 #include <algorithm>
 
 namespace meshgrad {
+namespace {
+
+int64_t items_of(const SegmentSum& args) {
+  if (args.order.defined()) return args.order.rows();
+  return args.index.defined() ? args.index.rows() : args.x.rows();
+}
+
+}  // namespace
 
 void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
   constexpr std::string_view kOp = "segment_sum";
@@ -15,6 +23,11 @@ void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
   check_tensor(kOp, "out", args.out, dtype, {args.segments.capacity, args.out.width()});
   check_tensor(kOp, "x", args.x, dtype, {args.x.rows(), args.x.width()});
   if (args.order.defined()) check_tensor(kOp, "order", args.order, DType::i32, {args.order.rows()});
+  check_optional(kOp, "index", args.index, DType::i32, {items_of(args)});
+  check_optional(kOp, "weights", args.weights, DType::f32, {items_of(args)});
+  if (args.mean && (args.accumulate || !args.offsets.defined()))
+    throw invalid_argument(kOp, "offsets, and no sum to add to, for a mean",
+                           args.accumulate ? "accumulate" : "no offsets");
   if (args.x_column < 0 || args.x_column + args.out.width() > args.x.width()) {
     throw invalid_argument(kOp, "columns of x that exist",
                            std::to_string(args.x_column) + " + " + std::to_string(args.out.width()) + " of " +
@@ -40,15 +53,19 @@ void kernels::gather(const Gather& args, const Stream& stream) {
   note_work("gather", args);
 }
 
-/// Of every row of x, or of those that `order` names, the columns that are summed; `accumulate` adds one row
-/// more a segment.
+/// Of every row of x, or of those that `order` names, the columns that are summed; `accumulate` and `mean`
+/// take one operation more a value of `out`. A row of x that several items have is read once.
 Work work_of(const SegmentSum& args) {
   const auto element = static_cast<double>(size_of(args.x.dtype()));
-  const int64_t items = args.order.defined() ? args.order.rows() : args.x.rows();
+  const int64_t items = items_of(args);
+  const int64_t read = args.index.defined() ? std::min(items, args.x.rows()) : items;
   const auto values = static_cast<double>(items * args.out.width());
-  return {.flops = values + (args.accumulate ? static_cast<double>(args.out.elements()) : 0.0),
-          .bytes =
-              values * element + bytes_of(args.offsets, args.order) + bytes_added(args.out, args.accumulate)};
+  const auto sums = static_cast<double>(args.out.elements());
+  return {
+      .flops = values * (args.weights.defined() ? 2.0 : 1.0) + (args.accumulate || args.mean ? sums : 0.0),
+      .bytes = static_cast<double>(read * args.out.width()) * element +
+               bytes_of(args.offsets, args.order, args.index, args.weights) +
+               bytes_added(args.out, args.accumulate)};
 }
 
 /// A row of x that several rows of `out` have is read once.

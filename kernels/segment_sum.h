@@ -9,16 +9,20 @@
 
 namespace meshgrad {
 
-/// out[s] = sum over i in offsets[s] .. offsets[s+1] - 1 of x[order[i]]. Without `order`: of x[i]. Without
-/// `offsets`, segment s is only row s, which copies a range of columns.
+/// out[s] = sum over i in offsets[s] .. offsets[s+1] - 1 of weights[k] x[index[k]], with k = order[i].
+/// Without `order`: k = i. Without `index`: x[k]. Without `weights`: 1. Without `offsets`, segment s is only
+/// row s, which copies a range of columns.
 struct SegmentSum {
   Rows segments;
   Tensor offsets;           ///< i32 [segments + 1], or undefined
   Tensor order;             ///< i32 [items], or undefined
-  Tensor x;                 ///< [items, width]
+  Tensor x;                 ///< [items, width]; with an index of any number of rows
   Tensor out;               ///< [segments, width]
   bool accumulate = false;  ///< out += instead of out =
   int64_t x_column = 0;     ///< sums the columns [x_column, x_column + width(out)) of x
+  Tensor index = {};        ///< i32 [items], or undefined
+  Tensor weights = {};      ///< f32 [items], or undefined
+  bool mean = false;        ///< divides a sum by the number of its items; not with `accumulate`
 };
 
 /// out[i, out_column ..] = x[index[i]]: copies rows of x into a column range of out.

@@ -5,6 +5,7 @@
 #pragma once
 #include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 #include <meshgrad/kernels/mlp.h>
@@ -24,6 +25,7 @@ struct KernelTables {
   const MlpKernels& mlp;
   const MessagePassingKernels& message_passing;
   const SegmentSumKernels& segment_sum;
+  const GraphPoolKernels& graph_pool;
   const ElementwiseKernels& elementwise;
   const ReductionKernels& reduction;
   const ClassLossKernels& class_loss;
@@ -38,6 +40,7 @@ extern const LinearKernels linear_kernels;
 extern const MlpKernels mlp_kernels;
 extern const MessagePassingKernels message_passing_kernels;
 extern const SegmentSumKernels segment_sum_kernels;
+extern const GraphPoolKernels graph_pool_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
 extern const ClassLossKernels class_loss_kernels;
@@ -50,6 +53,7 @@ extern const LinearKernels linear_kernels;
 extern const MlpKernels mlp_kernels;
 extern const MessagePassingKernels message_passing_kernels;
 extern const SegmentSumKernels segment_sum_kernels;
+extern const GraphPoolKernels graph_pool_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
 extern const ClassLossKernels class_loss_kernels;
@@ -71,7 +75,7 @@ const KernelTables& tables(Device device);
 /// listed.
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
-  const auto& [linear, mlp, edges, sums, elements, reductions, class_loss, optimizer, state_error,
+  const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
                world_edges] = all;
   {
     const auto& [forward, backward] = linear;
@@ -94,6 +98,11 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     const auto& [sum, gathering] = sums;
     visit("segment_sum", "segment_sum", sum);
     visit("segment_sum", "gather", gathering);
+  }
+  {
+    const auto& [pool, pool_back] = pools;
+    visit("graph_pool", "graph_pool_forward", pool);
+    visit("graph_pool", "graph_pool_backward", pool_back);
   }
   {
     const auto& [activate, activate_back, normalise, normalise_back, scaled_sum, convert] = elements;

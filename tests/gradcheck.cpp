@@ -121,6 +121,27 @@ void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                   }});
 }
 
+/// Ops that are used twice, so that the second gradient is added to the first.
+void add_graphs(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const auto graph = sample_graph(runtime);
+  const Variable nodes = source.leaf({6, 3});
+  const std::vector<float> values{0.5f, -1.25f, 2.0f, 0.0f, 1.0f, -0.75f, 3.0f, 0.25f, -2.0f};
+  const Tensor weights = Tensor::from<float>(runtime, values, Shape{9}, Tag::data, "weights");
+  list.push_back({"weighted_sum", "", {nodes}, {}, [=](Tape& t) {
+                    return std::vector{ops::weighted_sum(t, nodes, *graph, weights),
+                                       ops::weighted_sum(t, nodes, *graph, weights)};
+                  }});
+  // A graph without nodes, and one of a single node.
+  const std::vector<int32_t> begins{0, 3, 3, 4, 6};
+  const Tensor starts = Tensor::from<int32_t>(runtime, begins, Shape{5}, Tag::data, "graph starts");
+  for (const GraphPool pool : {GraphPool::sum, GraphPool::mean, GraphPool::max}) {
+    list.push_back({"graph_pool", std::string(name_of(pool)), {nodes}, {}, [=](Tape& t) {
+                      return std::vector{ops::graph_pool(t, nodes, starts, pool),
+                                         ops::graph_pool(t, nodes, starts, pool)};
+                    }});
+  }
+}
+
 void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const auto graph = sample_graph(runtime);
   for (const bool keep : {true, false}) {
@@ -299,6 +320,7 @@ std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtyp
   Source source(runtime, seed, dtype);
   std::vector<OpSample> list;
   add_basic(runtime, source, list);
+  add_graphs(runtime, source, list);
   add_fused(runtime, source, list);
   add_loss(runtime, source, list);
   add_unroll(runtime, source, list);

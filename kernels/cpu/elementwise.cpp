@@ -111,9 +111,9 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
   const RowOps<T>& total = row_ops<T>();
   stream.run([&] {
     const T* d_gain = sums.data<T>();
-    total.sum_rows(slabs, nullptr, width, d_gain, 2 * width, true, args.d_gain.data<T>());
+    total.sum_rows({.accumulate = true}, 0, slabs, width, d_gain, 2 * width, args.d_gain.data<T>());
     if (args.d_bias.defined())
-      total.sum_rows(slabs, nullptr, width, d_gain + width, 2 * width, true, args.d_bias.data<T>());
+      total.sum_rows({.accumulate = true}, 0, slabs, width, d_gain + width, 2 * width, args.d_bias.data<T>());
   });
 }
 

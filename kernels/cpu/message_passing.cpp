@@ -56,7 +56,7 @@ class ReceiverSums {
     for (int64_t row = 0, next = 0; row < rows; row = next) {
       if (receivers[row] != receiver_) start(receivers[row]);
       while (next < rows && receivers[next] == receiver_) ++next;
-      accumulator_ops_.sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
+      accumulator_ops_.sum_rows({.accumulate = true}, row, next, width_, y, y_row, sum_);
     }
   }
   void finish() { start(-1); }  ///< stores the last sum

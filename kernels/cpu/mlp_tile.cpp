@@ -343,7 +343,7 @@ LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* g
                        gradients + layout_.gain,
                        layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr, bias_sums);
   } else {
-    accumulator_ops_.sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
+    accumulator_ops_.sum_rows({.accumulate = true}, 0, rows, out, s.a, tile_row_, bias_sums);
   }
   if (later_transposed_.empty() && stored != nullptr) ops_.store(rows, out, s.a, tile_row_, stored, out);
   if constexpr (kTilesAreOperands) {
@@ -459,8 +459,8 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
       const int64_t rows = std::min(end, part->first_row + part->rows) - row;
       const T* const from = slabs.data<T>() + part->from;
       for (const int64_t last = r + rows; r < last; ++r)
-        accumulator_ops_.sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width),
-                                  layout_.size, true, part->to + r * part->width);
+        accumulator_ops_.sum_rows({.accumulate = true}, 0, slabs.rows(), part->width,
+                                  from + r * padded(part->width), layout_.size, part->to + r * part->width);
       row += rows;
     }
   });

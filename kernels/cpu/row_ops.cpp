@@ -159,16 +159,26 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const S* z, int64_t z
 
 /// Sums kVectors vectors of columns over all rows, in registers.
 template <int kVectors, class S>
-HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, const int32_t* index, const S* x,
-                            int64_t x_row, bool accumulate, S* y) {
+HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, const RowSum& sum_of, int64_t begin,
+                            int64_t end, const S* x, int64_t x_row, S* y) {
   using T = Accumulator<S>;
   const Wide<T> d;
   const size_t lanes = hn::Lanes(d);
   Vec<T> sum[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) sum[v] = accumulate ? load(part, y + v * lanes) : hn::Zero(d);
-  for (int64_t i = 0; i < count; ++i) {
-    const S* const row = x + (index != nullptr ? index[i] : i) * x_row;
-    for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], load(part, row + v * lanes));
+  for (size_t v = 0; v < kVectors; ++v) sum[v] = sum_of.accumulate ? load(part, y + v * lanes) : hn::Zero(d);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t k = sum_of.order != nullptr ? sum_of.order[i] : i;
+    const S* const row = x + (sum_of.index != nullptr ? sum_of.index[k] : k) * x_row;
+    if (sum_of.weights == nullptr) {
+      for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], load(part, row + v * lanes));
+    } else {
+      const auto weight = hn::Set(d, static_cast<T>(sum_of.weights[k]));
+      for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::MulAdd(weight, load(part, row + v * lanes), sum[v]);
+    }
+  }
+  if (sum_of.mean && end > begin) {
+    const auto count = hn::Set(d, static_cast<T>(end - begin));
+    for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Div(sum[v], count);
   }
   for (size_t v = 0; v < kVectors; ++v) store(part, sum[v], y + v * lanes);
 }
@@ -176,7 +186,7 @@ HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, con
 /// Eight vectors at once hide the latency of additions; columns that are left over go one vector at a time.
 /// The order of each column's sum is the same.
 template <class S>
-void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row, bool accumulate,
+void sum_rows(const RowSum& sum_of, int64_t begin, int64_t end, int64_t width, const S* x, int64_t x_row,
               S* y) {
   using T = Accumulator<S>;
   constexpr int kTogether = 8;
@@ -184,9 +194,9 @@ void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, in
   const Part<T> all{hn::FirstN(Wide<T>(), hn::Lanes(Wide<T>())), hn::Lanes(Wide<T>()), true};
   int64_t j = 0;
   for (; j + kTogether * lanes <= width; j += kTogether * lanes)
-    sum_columns<kTogether>(all, count, index, x + j, x_row, accumulate, y + j);
+    sum_columns<kTogether>(all, sum_of, begin, end, x + j, x_row, y + j);
   over_row<T>(width - j, [&](int64_t rest, auto part) HWY_ATTR {
-    sum_columns<1>(part, count, index, x + j + rest, x_row, accumulate, y + j + rest);
+    sum_columns<1>(part, sum_of, begin, end, x + j + rest, x_row, y + j + rest);
   });
 }
 

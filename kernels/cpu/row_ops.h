@@ -45,6 +45,15 @@ struct Gathered {
   const int32_t* index = nullptr;
 };
 
+/// A sum of rows. Item i is, with k = order[i], the row index[k] times weights[k]; null: k = i, row k, 1.
+struct RowSum {
+  bool accumulate = false;  ///< adds to what is there
+  bool mean = false;        ///< divides by the number of items, if there is one
+  const int32_t* order = nullptr;
+  const int32_t* index = nullptr;
+  const float* weights = nullptr;
+};
+
 /// Outputs of y = norm(z) * gain + bias. Null: not written.
 template <class S>
 struct NormResult {
@@ -83,9 +92,8 @@ struct RowOps {
   void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
   void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
-  /// y = [y +] sum over i < count of x[index[i]], or of x[i] (index null): in that order, rounded once.
-  void (*sum_rows)(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row,
-                   bool accumulate, S* y);
+  /// y = the sum over items begin <= i < end of rows of x: in that order, rounded once.
+  void (*sum_rows)(const RowSum&, int64_t begin, int64_t end, int64_t width, const S* x, int64_t x_row, S* y);
   /// y[i] = start + a[i] + b[i]; start is one row of a tile for all i, or null for zeros.
   void (*gather_sum)(int64_t rows, int64_t width, const T* start, Gathered<S> a, Gathered<S> b, T* y,
                      int64_t y_row);

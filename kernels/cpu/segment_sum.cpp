@@ -21,7 +21,11 @@ void over_rows(const Stream& stream, int64_t rows, Body&& body) {
 template <class S>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int32_t* offsets = args.offsets.data_or_null<int32_t>();
-  const int32_t* order = args.order.data_or_null<int32_t>();
+  const RowSum sum{.accumulate = args.accumulate,
+                   .mean = args.mean,
+                   .order = args.order.data_or_null<int32_t>(),
+                   .index = args.index.data_or_null<int32_t>(),
+                   .weights = args.weights.data_or_null<float>()};
   const int64_t width = args.out.width();
   const int64_t stride = args.x.width();
   const S* x = args.x.data<S>() + args.x_column;
@@ -29,9 +33,7 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   over_rows(stream, args.segments.value(), [&](int64_t segment) {
     const int64_t begin = offsets != nullptr ? offsets[segment] : segment;
     const int64_t end = offsets != nullptr ? offsets[segment + 1] : segment + 1;
-    ops.sum_rows(end - begin, order != nullptr ? order + begin : nullptr, width,
-                 order != nullptr ? x : x + begin * stride, stride, args.accumulate,
-                 args.out.data<S>() + segment * width);
+    ops.sum_rows(sum, begin, end, width, x, stride, args.out.data<S>() + segment * width);
   });
 }
 

@@ -8,6 +8,7 @@ const KernelTables& cpu_tables() {
                                         .mlp = cpu::mlp_kernels,
                                         .message_passing = cpu::message_passing_kernels,
                                         .segment_sum = cpu::segment_sum_kernels,
+                                        .graph_pool = cpu::graph_pool_kernels,
                                         .elementwise = cpu::elementwise_kernels,
                                         .reduction = cpu::reduction_kernels,
                                         .class_loss = cpu::class_loss_kernels,

@@ -17,12 +17,13 @@ constexpr int kSlab = 64;
 template <class T>
 struct SumArgs {
   Rows segments;
-  const int32_t *offsets, *order;  // null: one row per segment; rows in place
-  const T* x;                      // at the first column
+  const int32_t *offsets, *order, *index;  // null: one row per segment; rows in place
+  const float* weights;                    // null: 1
+  const T* x;                              // at the first column
   T* out;
   int64_t stride;  // from one row of x to the next
   int width, lanes;
-  bool accumulate;
+  bool accumulate, mean;
 };
 
 /// Adds the kElements columns at `column` of items [begin, end) in order; nothing when begin >= end. Four
@@ -32,23 +33,29 @@ template <class T, int kElements>
 __device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, int column,
                           float (&sums)[kElements]) {
   constexpr int kAtOnce = 4;
-  const auto item = [&](int64_t i) { return args.order != nullptr ? int64_t{args.order[i]} : i; };
+  // Of item i; returns its weight. 1 * v + sum is v + sum, rounded once.
+  const auto load_item = [&](int64_t i, float(&v)[kElements]) {
+    const int64_t k = args.order != nullptr ? int64_t{args.order[i]} : i;
+    const int64_t row = args.index != nullptr ? int64_t{args.index[k]} : k;
+    load_floats(args.x + row * args.stride + column, v);
+    return args.weights != nullptr ? args.weights[k] : 1.0f;
+  };
   int64_t i = begin;
   for (; i + kAtOnce <= end; i += kAtOnce) {
-    float v[kAtOnce][kElements];
+    float v[kAtOnce][kElements], weight[kAtOnce];
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) load_floats(args.x + item(i + k) * args.stride + column, v[k]);
+    for (int k = 0; k < kAtOnce; ++k) weight[k] = load_item(i + k, v[k]);
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) sums[e] += v[k][e];
+      for (int e = 0; e < kElements; ++e) sums[e] = fmaf(weight[k], v[k][e], sums[e]);
     }
   }
   for (; i < end; ++i) {
     float v[kElements];
-    load_floats(args.x + item(i) * args.stride + column, v);
+    const float weight = load_item(i, v);
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) sums[e] += v[e];
+    for (int e = 0; e < kElements; ++e) sums[e] = fmaf(weight, v[e], sums[e]);
   }
 }
 
@@ -60,6 +67,11 @@ __device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, f
     load_floats(to, start);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) sums[e] += start[e];
+  }
+  if (args.mean) {
+    const auto items = static_cast<float>(max(args.offsets[segment + 1] - args.offsets[segment], 1));
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sums[e] /= items;
   }
   store_floats(to, sums);
 }
@@ -178,10 +190,12 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
     const bool vectors = vectors_fit<T>(width, {x, args.out.raw()}) && stride % Vector<T>::kSize == 0;
     dispatch_width<T>(args.segments.capacity, width, vectors, stream,
                       [&]<int kElements>(int lanes, const LaunchShape& shape) {
-                        launch("segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
-                               SumArgs<T>{args.segments, args.offsets.data_or_null<int32_t>(),
-                                          args.order.data_or_null<int32_t>(), x, args.out.data<T>(), stride,
-                                          static_cast<int>(width), lanes, args.accumulate});
+                        launch(
+                            "segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
+                            SumArgs<T>{args.segments, args.offsets.data_or_null<int32_t>(),
+                                       args.order.data_or_null<int32_t>(), args.index.data_or_null<int32_t>(),
+                                       args.weights.data_or_null<float>(), x, args.out.data<T>(), stride,
+                                       static_cast<int>(width), lanes, args.accumulate, args.mean});
                       });
   });
 }

@@ -8,6 +8,7 @@ const KernelTables& gpu_tables() {
                                         .mlp = cuda::mlp_kernels,
                                         .message_passing = cuda::message_passing_kernels,
                                         .segment_sum = cuda::segment_sum_kernels,
+                                        .graph_pool = cuda::graph_pool_kernels,
                                         .elementwise = cuda::elementwise_kernels,
                                         .reduction = cuda::reduction_kernels,
                                         .class_loss = cuda::class_loss_kernels,

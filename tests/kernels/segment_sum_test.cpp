@@ -94,6 +94,61 @@ TEST_CASE("segment_sum agrees with the reference") {
   }
 }
 
+/// x[index[k]] * weights[k] for each k, as the kernel sums them.
+Matrix weighted_rows(const Matrix& x, const std::vector<int32_t>& index, const Matrix& weights) {
+  Matrix result = reference::gather(x, index);
+  for (int64_t k = 0; k < result.rows; ++k)
+    for (int64_t c = 0; c < x.cols; ++c) result.at(k, c) *= weights.at(0, k);
+  return result;
+}
+
+TEST_CASE("segment_sum of weighted rows, and means") {
+  uint64_t seed = 7700;
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t width : kWidths) {
+        for (const int64_t items : backend.sizes_and(width == 2, 20011)) {
+          const int64_t segments = items == 0 ? 33 : (items * 2) / 3 + 1;
+          RandomMatrices random(seed++);
+          CAPTURE(random.seed());
+          CAPTURE(width);
+          CAPTURE(items);
+          Runtime runtime = backend.runtime();
+          const std::vector<int32_t> offsets = random_offsets(random, segments, items);
+          const std::vector<int32_t> order = random_order(random, items);
+          const std::vector<int32_t> index = random.indices(items, 37);
+          const Matrix x = stored_as(dtype, random.normal(37, width + 5));
+          const Matrix weights = stored_as(DType::f32, random.normal(1, items));
+          const Matrix items_of_x = weighted_rows(columns(x, 3, width), index, weights);
+          const Matrix expected =
+              reference::scatter_add(items_of_x, segment_of_rows(offsets, order), segments);
+          SegmentSum args;
+          args.segments = segments;
+          args.offsets = to_index(runtime, offsets);
+          args.order = to_index(runtime, order);
+          args.index = to_index(runtime, index);
+          args.weights = to_vector(runtime, weights, DType::f32);
+          args.x = to_tensor(runtime, x, dtype);
+          args.x_column = 3;
+          args.out = unwritten(runtime, {segments, width}, dtype);
+          backend.kernels->segment_sum.segment_sum(args, runtime.stream());
+          CHECK(difference(args.out, expected, items) == "");
+
+          args.mean = true;
+          args.out = unwritten(runtime, {segments, width}, dtype);
+          backend.kernels->segment_sum.segment_sum(args, runtime.stream());
+          Matrix means = expected;
+          for (int64_t s = 0; s < segments; ++s) {
+            const auto at = static_cast<size_t>(s);
+            for (int64_t c = 0; c < width; ++c) means.at(s, c) /= std::max(offsets[at + 1] - offsets[at], 1);
+          }
+          CHECK(difference(args.out, means, items) == "");
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("segment_sum without offsets copies a range of columns") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -309,6 +364,14 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
   CHECK_MESSAGE((contains(text, "f32") && contains(text, "f64")), text);
   text = sum_error([&](SegmentSum& a) { a.order = tensor({5}); });
   CHECK_MESSAGE((contains(text, "order") && contains(text, "i32")), text);
+  text = sum_error([&](SegmentSum& a) { a.index = to_index(runtime, {0, 1}), a.weights = tensor({3}); });
+  CHECK_MESSAGE(contains(text, "weights] needed f32[2], got f32[3]"), text);
+  text = sum_error([&](SegmentSum& a) { a.order = a.offsets, a.index = to_index(runtime, {0, 1}); });
+  CHECK_MESSAGE(contains(text, "index] needed i32[3], got i32[2]"), text);
+  text = sum_error([](SegmentSum& a) { a.mean = a.accumulate = true; });
+  CHECK_MESSAGE(contains(text, "for a mean, got accumulate"), text);
+  text = sum_error([](SegmentSum& a) { a.mean = true, a.offsets = {}, a.segments = 2; });
+  CHECK_MESSAGE(contains(text, "for a mean, got no offsets"), text);
 
   const auto gather_error = [&](auto&& change) {
     Gather args;

@@ -30,6 +30,45 @@ Matrix scatter_add(const Matrix& x, const std::vector<int32_t>& index, int64_t r
   return result;
 }
 
+GraphPoolResult graph_pool(GraphPool pool, const Matrix& x, const std::vector<int32_t>& starts) {
+  const auto graphs = static_cast<int64_t>(starts.size()) - 1;
+  GraphPoolResult result{Matrix(graphs, x.cols), {}};
+  for (int64_t g = 0; g < graphs; ++g) {
+    const int32_t begin = starts[static_cast<size_t>(g)], end = starts[static_cast<size_t>(g) + 1];
+    for (int64_t c = 0; c < x.cols; ++c) {
+      double sum = 0.0;
+      int32_t largest = begin < end ? begin : -1;
+      for (int32_t i = begin; i < end; ++i) {
+        sum += x.at(i, c);
+        if (x.at(i, c) > x.at(largest, c)) largest = i;
+      }
+      if (pool == GraphPool::mean && begin < end) sum /= end - begin;
+      if (pool == GraphPool::max) {
+        sum = begin < end ? x.at(largest, c) : 0.0;
+        result.index.push_back(largest);
+      }
+      result.out.at(g, c) = sum;
+    }
+  }
+  return result;
+}
+
+Matrix graph_pool_backward(GraphPool pool, const Matrix& x, const std::vector<int32_t>& starts,
+                           const Matrix& d_out) {
+  const std::vector<int32_t> index = graph_pool(pool, x, starts).index;
+  Matrix d_x(x.rows, x.cols);
+  for (int64_t g = 0; g < d_out.rows; ++g) {
+    const int32_t begin = starts[static_cast<size_t>(g)], end = starts[static_cast<size_t>(g) + 1];
+    for (int32_t i = begin; i < end; ++i) {
+      for (int64_t c = 0; c < x.cols; ++c) {
+        const bool lost = pool == GraphPool::max && index[static_cast<size_t>(g * x.cols + c)] != i;
+        d_x.at(i, c) = lost ? 0.0 : d_out.at(g, c) / (pool == GraphPool::mean ? end - begin : 1);
+      }
+    }
+  }
+  return d_x;
+}
+
 EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const Matrix& sender_terms,
                              const Matrix& receiver_terms, const Matrix& edges) {
   const Matrix terms = sum(gather(sender_terms, graph.senders), gather(receiver_terms, graph.receivers));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reference implementations of segment_sum and message_passing. Edges are in any order; sums run over all of
-// them, without offsets or an order that could be wrong.
+// Reference implementations of segment_sum, graph_pool and message_passing. Edges are in any order; sums run
+// over all of them, without offsets or an order that could be wrong.
 #pragma once
+#include <meshgrad/kernels/graph_pool.h>
+
 #include "reference/mlp.h"
 
 namespace meshgrad::reference {
@@ -11,6 +13,16 @@ Matrix gather(const Matrix& x, const std::vector<int32_t>& index);
 
 /// Row s of the result is the sum of the rows i of x with index[i] == s: the transpose of gather.
 Matrix scatter_add(const Matrix& x, const std::vector<int32_t>& index, int64_t rows);
+
+/// Graph g has the rows starts[g] .. starts[g+1] - 1 of x.
+struct GraphPoolResult {
+  Matrix out;
+  std::vector<int32_t> index;  ///< of max: [graphs, width]
+};
+GraphPoolResult graph_pool(GraphPool pool, const Matrix& x, const std::vector<int32_t>& starts);
+/// The gradient by x.
+Matrix graph_pool_backward(GraphPool pool, const Matrix& x, const std::vector<int32_t>& starts,
+                           const Matrix& d_out);
 
 struct Edges {
   int64_t nodes = 0;
