@@ -94,7 +94,7 @@ set_property(SOURCE ${PROJECT_SOURCE_DIR}/train/learn/task/displacements.cpp ${P
                     ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
 # Which pairs of nodes are within a radius has to be what a GPU finds: no product and sum become one operation.
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/world_edges.cpp ${PROJECT_SOURCE_DIR}/train/data/world_edges.cpp
-             APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
+                    ${PROJECT_SOURCE_DIR}/kernels/cpu/solver_arrays.cpp APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
 
 # Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself, and a backward one
 # more: each of these is a unit of its own, so that no unit is left for the end while other processors wait.

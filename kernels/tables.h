@@ -12,6 +12,7 @@
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/kernels/state_error.h>
 #include <meshgrad/kernels/world_edges.h>
 
@@ -32,6 +33,7 @@ struct KernelTables {
   const OptimizerKernels& optimizer;
   const StateErrorKernels& state_error;
   const WorldEdgeKernels& world_edges;
+  const SolverArrayKernels& solver_arrays;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -47,6 +49,7 @@ extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
+extern const SolverArrayKernels solver_array_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -60,6 +63,7 @@ extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
+extern const SolverArrayKernels solver_array_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -76,7 +80,7 @@ const KernelTables& tables(Device device);
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges] = all;
+               world_edges, solver_arrays] = all;
   {
     const auto& [forward, backward] = linear;
     visit("linear", "linear_forward", forward);
@@ -140,6 +144,12 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
   {
     const auto& [find] = world_edges;
     visit("world_edges", "find_world_edges", find);
+  }
+  {
+    const auto& [map, advance, displacements] = solver_arrays;
+    visit("solver_arrays", "map_columns", map);
+    visit("solver_arrays", "advance_state", advance);
+    visit("solver_arrays", "edge_displacements", displacements);
   }
 }
 

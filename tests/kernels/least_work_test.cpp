@@ -70,6 +70,24 @@ void call_kernels_of_a_step(Runtime& runtime) {
                              .features = zeros({1, 3}, DType::f32),
                              .missing = zeros({1}, DType::i64)},
                             runtime, stream);
+  const Tensor fields = zeros({2, 2}, DType::f32), two = zeros({2}, DType::u8);
+  kernels::map_columns({.rows = 2, .columns = 2, .from = fields, .to = fields}, stream);
+  kernels::advance_state({.rows = 2,
+                          .prediction = fields,
+                          .scale = zeros({2, 2}, DType::f64),
+                          .values = two,
+                          .mask = two,
+                          .current = fields,
+                          .before = {},
+                          .next = fields},
+                         stream);
+  kernels::edge_displacements({.edges = 1,
+                               .senders = zeros({1}, DType::i32),
+                               .receivers = zeros({1}, DType::i32),
+                               .positions = fields,
+                               .scale = zeros({3, 2}, DType::f64),
+                               .features = zeros({1, 3}, DType::f32)},
+                              stream);
 }
 
 TEST_CASE("every kernel call is in the work trace, and none without one") {
