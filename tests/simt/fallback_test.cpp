@@ -109,6 +109,19 @@ TEST_CASE("too little shared memory is a reason with bytes") {
   CHECK(with_bytes(99 * 1024, {.inputs = 1, .width = 128, .layers = 3, .backward = true, .in = 11}).empty());
 }
 
+TEST_CASE("before compute capability 8.0 everything runs op by op") {
+  for (const bool backward : {false, true}) {
+    simt::set_compute_capability(75);
+    const Messages before = messages_of({.inputs = 1, .width = 128, .layers = 3, .backward = backward});
+    simt::set_compute_capability(80);
+    const Messages from = messages_of({.inputs = 1, .width = 128, .layers = 3, .backward = backward});
+    simt::set_compute_capability(0);
+    CHECK(before == Messages{std::string(backward ? "MLP backward" : "MLP forward") +
+                             " runs op by op, not as a fused kernel: compute capability 7.5, less than 8.0"});
+    CHECK(from.empty());
+  }
+}
+
 TEST_CASE("edge updates of three layers fit an A100 at width 128") {
   const auto messages_with = [](int bytes) {
     simt::set_shared_bytes(bytes);
