@@ -112,9 +112,16 @@ function(meshgrad_gpu_side name)
     meshgrad_engine meshgrad_kernels)
 endfunction()
 
-# meshgrad_library(TARGET SIDE [TYPE]): libmeshgrad from its folders and one side of the seam.
-function(meshgrad_library target side)
-  add_library(${target} ${ARGN} $<TARGET_OBJECTS:meshgrad_gpu_${side}>)
+function(meshgrad_add_sides target)
+  foreach(side IN LISTS ARGN)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:meshgrad_gpu_${side}>)
+  endforeach()
+endfunction()
+
+# meshgrad_library(TARGET SIDES [TYPE]): libmeshgrad from its folders and one side of the seam, of one object library or more.
+function(meshgrad_library target sides)
+  add_library(${target} ${ARGN})
+  meshgrad_add_sides(${target} ${sides})
   meshgrad_add_folders(${target} ${MESHGRAD_LIBRARY_FOLDERS})
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)

@@ -17,15 +17,17 @@
 namespace meshgrad {
 namespace {
 
-constexpr int kMinCapability = 8;  // what the kernels are compiled for
+// What kernels are compiled for at least, and the fused ones (cmake/Targets.cmake).
+constexpr int kMinCapability = 75, kMinFused = 80;
 
 /// One architecture: a number, perhaps a letter, and "-real" or "-virtual" or both without. A number with an
-/// "a" is for that device only.
+/// "a" is for that device only; one without fused kernels is for devices without them.
 gpu::Code code_of(int capability, std::string_view architecture) {
   int number = 0;
   const char* const last = architecture.data() + architecture.size();
   const auto [end, error] = std::from_chars(architecture.data(), last, number);
   if (error != std::errc()) return gpu::Code::binary;  // "native", "all", "all-major"
+  if (number < kMinFused && capability >= kMinFused) return gpu::Code::none;
   const std::string_view rest(end, static_cast<size_t>(last - end));
   if (rest.starts_with("a")) return number == capability ? gpu::Code::binary : gpu::Code::none;
   const bool real = !rest.ends_with("-virtual"), ptx = !rest.ends_with("-real");
@@ -33,18 +35,21 @@ gpu::Code code_of(int capability, std::string_view architecture) {
   return ptx && number <= capability ? gpu::Code::ptx : gpu::Code::none;
 }
 
+int capability_of(const CudaDevice& device) { return 10 * device.major + device.minor; }
+
 /// Why this build cannot use the device; empty if it can.
 std::string why_unusable(const CudaDevice& device) {
   const std::string it =
       fmt::format("{} has compute capability {}.{}", device.name, device.major, device.minor);
-  if (device.major < kMinCapability) return fmt::format("{}, less than {}.0", it, kMinCapability);
-  if (gpu::code_for(10 * device.major + device.minor, gpu::architectures()) != gpu::Code::none) return {};
+  if (capability_of(device) < kMinCapability)
+    return fmt::format("{}, less than {}.{}", it, kMinCapability / 10, kMinCapability % 10);
+  if (gpu::code_for(capability_of(device), gpu::architectures()) != gpu::Code::none) return {};
   return fmt::format("{}, and this build has code for {}", it, gpu::architectures());
 }
 
 /// What to do about it.
 std::string fix_for(const CudaDevice& device) {
-  if (device.major < kMinCapability) return "choose auto or cpu";
+  if (capability_of(device) < kMinCapability) return "choose auto or cpu";
   return fmt::format("build with -DCMAKE_CUDA_ARCHITECTURES={}{}, or choose auto or cpu", device.major,
                      device.minor);
 }

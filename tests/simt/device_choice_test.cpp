@@ -61,6 +61,9 @@ TEST_CASE("code for a device: its instructions, or PTX of an older one") {
   CHECK(code_for(90, "90a-real") == Code::binary);
   CHECK(code_for(91, "90a") == Code::none);
   CHECK(code_for(75, "native") == Code::binary);
+  CHECK(code_for(75, "75") == Code::binary);
+  CHECK(code_for(80, "75") == Code::none);  // it would have no fused kernels
+  CHECK(code_for(75, "80") == Code::none);
   CHECK(code_for(90, "") == Code::none);
 }
 
@@ -83,13 +86,22 @@ TEST_CASE("auto looks at all devices, and says why it passes over one") {
   std::string note;
   CHECK(resolve_device("auto", &note) == kFirst);
   CHECK(note == "device: cuda:0 (simulated)");
-  simt::set_compute_capability(75, 0);
+  simt::set_compute_capability(70, 0);
   CHECK(resolve_device("auto", &note) == kSecond);
-  CHECK(note == "device: cuda:1 (simulated; simulated has compute capability 7.5, less than 8.0)");
+  CHECK(note == "device: cuda:1 (simulated; simulated has compute capability 7.0, less than 7.5)");
   simt::set_compute_capability(80, 1);
   CHECK(resolve_device("auto", &note) == Device{});
-  CHECK(contains(note, "device: cpu (simulated has compute capability 7.5, less than 8.0; simulated has "));
+  CHECK(contains(note, "device: cpu (simulated has compute capability 7.0, less than 7.5; simulated has "));
   CHECK(contains(note, "8.0, and this build has code for 90-real)"));
+}
+
+TEST_CASE("capability 7.5 is used where a build has code for it") {
+  const Build build("75-real 80-real");
+  simt::set_compute_capability(75, 0);
+  CHECK(resolve_device("auto") == kFirst);
+  CHECK_NOTHROW(Runtime({.device = kFirst}));
+  simt::set_architectures("80-real");
+  CHECK(contains(error_of([] { resolve_device("cuda:0"); }), "-DCMAKE_CUDA_ARCHITECTURES=75"));
 }
 
 TEST_CASE("a driver that compiles kernels is logged") {
