@@ -3,6 +3,7 @@
 // to the table of the tensors' device; tests and benchmarks go through the tables entry by entry. Internal to
 // kernels/, its tests and benchmarks.
 #pragma once
+#include <meshgrad/kernels/attention.h>
 #include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/graph_pool.h>
@@ -34,6 +35,7 @@ struct KernelTables {
   const StateErrorKernels& state_error;
   const WorldEdgeKernels& world_edges;
   const SolverArrayKernels& solver_arrays;
+  const AttentionKernels& attention;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -50,6 +52,7 @@ extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
 extern const SolverArrayKernels solver_array_kernels;
+extern const AttentionKernels attention_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -64,6 +67,7 @@ extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
 extern const SolverArrayKernels solver_array_kernels;
+extern const AttentionKernels attention_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -80,7 +84,7 @@ const KernelTables& tables(Device device);
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges, solver_arrays] = all;
+               world_edges, solver_arrays, attention] = all;
   {
     const auto& [forward, backward] = linear;
     visit("linear", "linear_forward", forward);
@@ -150,6 +154,13 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     visit("solver_arrays", "map_columns", map);
     visit("solver_arrays", "advance_state", advance);
     visit("solver_arrays", "edge_displacements", displacements);
+  }
+  {
+    const auto& [attend, attend_back, score, score_back] = attention;
+    visit("attention", "edge_attention_forward", attend);
+    visit("attention", "edge_attention_backward", attend_back);
+    visit("attention", "head_scores_forward", score);
+    visit("attention", "head_scores_backward", score_back);
   }
 }
 

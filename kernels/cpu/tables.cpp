@@ -15,7 +15,8 @@ const KernelTables& cpu_tables() {
                                         .optimizer = cpu::optimizer_kernels,
                                         .state_error = cpu::state_error_kernels,
                                         .world_edges = cpu::world_edge_kernels,
-                                        .solver_arrays = cpu::solver_array_kernels};
+                                        .solver_arrays = cpu::solver_array_kernels,
+                                        .attention = cpu::attention_kernels};
   return kTables;
 }
 

@@ -15,7 +15,8 @@ const KernelTables& gpu_tables() {
                                         .optimizer = cuda::optimizer_kernels,
                                         .state_error = cuda::state_error_kernels,
                                         .world_edges = cuda::world_edge_kernels,
-                                        .solver_arrays = cuda::solver_array_kernels};
+                                        .solver_arrays = cuda::solver_array_kernels,
+                                        .attention = cuda::attention_kernels};
   return kTables;
 }
 
