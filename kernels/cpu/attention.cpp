@@ -35,8 +35,9 @@ void add_slab_sums(int64_t rows, const Tensor& gradient, Runtime& runtime, const
     const int64_t begin = std::min(rows, slab * slab_rows);
     body(begin, std::min(rows, begin + slab_rows), sums.data<T>() + slab * width);
   });
-  stream.run(
-      [&] { row_ops<T>().sum_rows(slabs, nullptr, width, sums.data<T>(), width, true, gradient.data<T>()); });
+  stream.run([&] {
+    row_ops<T>().sum_rows({.accumulate = true}, 0, slabs, width, sums.data<T>(), width, gradient.data<T>());
+  });
 }
 
 template <class S>
