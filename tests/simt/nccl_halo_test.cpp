@@ -3,6 +3,7 @@
 // stand-in for NCCL. Gradients have the bits of rows that pass through host memory.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/autograd/rank_halo.h>
 #include <meshgrad/engine/gpu.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What numbers in the names of files mean: the order of frames, and which of them are one simulation.
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/convert/file_series.h>

@@ -2,6 +2,7 @@
 // Values at points and integrals: exact for linear fields on every kind of cell. Tables and arrays of
 // predictions, and what is said of points outside.
 #include <doctest/doctest.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/tools/program/mesh_weights.h>
