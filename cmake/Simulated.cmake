@@ -4,7 +4,7 @@
 if(MESHGRAD_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   return()  # its fibers and its own answers to -fsanitize=thread allow no other sanitizer
 endif()
-find_package(Boost 1.71 QUIET COMPONENTS context)
+find_package(Boost 1.71 QUIET CONFIG COMPONENTS context)
 if(NOT TARGET Boost::context)
   if(MESHGRAD_WERROR)
     message(FATAL_ERROR "needed Boost.Context for the simulated device, got none; fix: scripts/setup --tests")
