@@ -79,6 +79,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
       *value = 100 * 1024;
       break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = 99 * 1024;
+      break;
     case cudaDevAttrReservedSharedMemoryPerBlock:
       *value = 512;
       break;

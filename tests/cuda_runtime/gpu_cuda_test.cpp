@@ -200,6 +200,17 @@ TEST_CASE_FIXTURE(FreshState, "tests can lower the number of multiprocessors, no
   unsetenv("MESHGRAD_TEST_MULTIPROCESSORS");
 }
 
+TEST_CASE_FIXTURE(FreshState, "tests can lower shared memory, not raise it") {
+  const int all = gpu::shared_bytes(0);
+  CHECK(all > 48 * 1024);
+  for (const auto& [wanted, used] :
+       {std::pair{"50000", 50'000}, std::pair{"0", 48 * 1024}, std::pair{"900000", all}}) {
+    setenv("MESHGRAD_TEST_SHARED_BYTES", wanted, 1);
+    CHECK(gpu::shared_bytes(0) == used);
+  }
+  unsetenv("MESHGRAD_TEST_SHARED_BYTES");
+}
+
 TEST_CASE_FIXTURE(FreshState, "a device without code is no matter of shared memory") {
   void* stream = gpu::create_stream(0);
   state().attribute_error = cudaErrorNoKernelImageForDevice;

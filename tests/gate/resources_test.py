@@ -53,6 +53,11 @@ class ResourcesTest(unittest.TestCase):
             lines = resources.excesses({KERNEL: ROW}, {KERNEL: worse})
             self.assertTrue(any(f"{column} at most" in line for line in lines), (column, lines))
 
+    def test_spills_of_architectures(self):
+        measured = {"mlp_forward<half,64>": {"sm_80": 8, "sm_89": 24}, "mlp_forward<half,256>": {"sm_80": 400, "sm_89": 400}}
+        self.assertEqual(resources.spilling(measured, 24), [])
+        self.assertEqual(resources.spilling(measured, 23), ["mlp_forward<half,64>: local at most 23 on sm_89, got 24"])
+
     def test_the_table_in_the_tree(self):
         table = resources.read_table((ROOT / "tests" / "gate" / "cuda_resources.txt").read_text())
         self.assertEqual({name.split("<")[0] for name in table}, set(resources.FAMILIES))

@@ -17,8 +17,9 @@ struct EdgeBackwardArgs {
 };
 
 /// Whether registers hold a tile's rows of d_edges_out from the norm to the end, so that they are read once.
-template <int W>
-inline constexpr bool kHoldsGradient = W == 128;
+/// Streamed weights need the registers.
+template <int W, bool streamed>
+inline constexpr bool kHoldsGradient = W == 128 && !streamed;
 
 /// A band of d_y = d_aggregate[receiver] + d_edges_out, rounded to storage like any sum of gradients; `own`
 /// gets the rows of d_edges_out.
@@ -41,7 +42,7 @@ __device__ void prefetch_gradients(const EdgeBackwardArgs<T>& args, const EdgeTi
 }
 /// Stores d_e = d_z_1 W_e^T (in z) and, with a residual, the gradient of e'. d_edges may be the same memory
 /// as d_edges_out: a lane reads the values that it overwrites, before it does so.
-template <class T, int W>
+template <bool held, class T, int W>
 __device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& tile,
                                     LoadedRows<TileShape<W>::kGroups> (&more)[TileShape<W>::kBands],
                                     WideSums<W>& z) {
@@ -49,7 +50,7 @@ __device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeT
     constexpr int kBands = TileShape<W>::kBands;
 #pragma unroll
     for (int band = 0; band < kBands; ++band) {
-      if (!kHoldsGradient<W> && args.d_edges_out != nullptr)
+      if (!held && args.d_edges_out != nullptr)
         more[band].load(args.d_edges_out, tile.edges.existing().band(band));
       if (args.inputs.aggregate_after_residual) {
         LoadedRows<TileShape<W>::kGroups> sum;
@@ -104,11 +105,11 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     LoadedRows<TileShape<W>::kGroups> own[TileShape<W>::kBands]{};
     backward.output_gradient(z, tile.edges, [&](int band) {
       LoadedRows<TileShape<W>::kGroups> forgotten;
-      return output_gradient(args, tile, band, kHoldsGradient<W> ? own[band] : forgotten);
+      return output_gradient(args, tile, band, kHoldsGradient<W, streamed> ? own[band] : forgotten);
     });
     backward.backward(z, h, in.layers.layers - 1, tile.edges, args.d_edges != nullptr,
                       [&](auto& d_z) { sums.add(d_z, tile.receiver, tile.count()); });
-    if (args.d_edges != nullptr) store_edge_gradient(args, tile, own, z);
+    if (args.d_edges != nullptr) store_edge_gradient<kHoldsGradient<W, streamed>>(args, tile, own, z);
   }
   sums.finish(in.list);
   backward.write_column_sums(warp_words);
