@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "attention_case.h"
 #include "edge_case.h"
 
 namespace meshgrad::test {
@@ -97,6 +98,76 @@ TEST_CASE("edge update keeps the rows after the graph's real sizes" * doctest::s
           args.d_edges = args.d_edges.row_range(0, edge.graph.edges);
           args.d_nodes = args.d_nodes.row_range(0, edge.graph.nodes);
           check_backward(edge, args, gradients, checked);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("attention keeps the rows after the graph's real sizes") {
+  constexpr int64_t kSpare = 45;
+  for (const Backend& backend : backends()) {
+    for (const AttentionShape& shape : attention_shapes()) {
+      const std::string text = shape.text();
+      CAPTURE(text);
+      const DType dtype = shape.heads % 2 == 0 ? DType::f16 : DType::f32, sums = accumulator_of(dtype);
+      Runtime runtime = backend.runtime();
+      RandomMatrices random(16);
+      reference::Edges edges = random_edges(random, 61, 203);
+      edges.nodes = 83;  // halo nodes lie where the spare rows of owned nodes do
+      for (size_t e = 0; e < edges.senders.size(); e += 3)
+        edges.senders[e] = static_cast<int32_t>(61 + e % 22);
+      AttentionCase c(runtime, random, shape, edges, dtype);
+      const EdgeAttentionForward tight = c.forward(runtime);
+      backend.kernels->attention.edge_attention_forward(tight, runtime.stream());
+      const EdgeAttentionBackward tight_back = c.backward(runtime, tight, false);
+      backend.kernels->attention.edge_attention_backward(tight_back, runtime, runtime.stream());
+
+      const Graph roomy = with_spare_rows(runtime, c.graph, kSpare);
+      EdgeAttentionForward done = tight;
+      done.inputs.graph = &roomy;
+      const auto spacious = [&](Tensor& tensor, const Matrix& matrix) {
+        if (tensor.defined()) tensor = to_tensor(runtime, with_spare_rows(matrix, kSpare), tensor.dtype());
+      };
+      spacious(done.inputs.values, c.ref.values);
+      spacious(done.inputs.sender_scores, c.ref.sender_scores);
+      spacious(done.inputs.receiver_scores, c.ref.receiver_scores);
+      spacious(done.inputs.keys, c.ref.keys);
+      spacious(done.inputs.queries, c.ref.queries);
+      spacious(done.inputs.edge_scores, c.ref.edge_scores);
+      done.out = unwritten(runtime, {tight.out.rows() + kSpare, tight.out.width()}, dtype);
+      done.log_sums = unwritten(runtime, {tight.log_sums.rows() + kSpare, shape.heads}, sums);
+      backend.kernels->attention.edge_attention_forward(done, runtime.stream());
+      EdgeAttentionBackward back = tight_back;
+      back.inputs = done.inputs;
+      back.out = done.out;
+      back.log_sums = done.log_sums;
+      spacious(back.d_out, c.d_out);
+      for (Tensor* const tensor : {&back.d_values, &back.d_sender_scores, &back.d_receiver_scores,
+                                   &back.d_keys, &back.d_queries, &back.d_edge_scores}) {
+        if (tensor->defined())
+          *tensor = unwritten(runtime, {tensor->rows() + kSpare, tensor->width()}, tensor->dtype());
+      }
+      if (back.d_weight.defined())
+        back.d_weight = to_vector(runtime, Matrix(1, back.d_weight.elements(), kGradientStart), sums);
+      backend.kernels->attention.edge_attention_backward(back, runtime, runtime.stream());
+      // The same bits as without spare rows, which keep theirs.
+      const auto check = [&](const Tensor& tensor, const Tensor& expected) {
+        CHECK(equal_bits(tensor.row_range(0, expected.rows()), expected));
+        const Tensor rest = tensor.row_range(expected.rows(), tensor.rows());
+        CHECK(equal_bits(rest, unwritten(runtime, rest.shape(), rest.dtype())));
+      };
+      check(done.out, tight.out);
+      check(done.log_sums, tight.log_sums);
+      const NamedTensors expected = AttentionCase::gradients(tight_back);
+      size_t i = 0;
+      for (const auto& [name, tensor] : AttentionCase::gradients(back)) {
+        const Tensor& of = expected[i++].second;
+        if (!of.defined()) continue;
+        if (name == "d_weight") {
+          CHECK(equal_bits(tensor, of));
+        } else {
+          check(tensor, of);
         }
       }
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "reference/attention.h"
 #include "reference/message_passing.h"
 #include "reference/training.h"
 #include "support.h"
@@ -387,6 +388,64 @@ TEST_CASE("reference: two steps of adam and adamw by hand") {
   state = {{1.0}, {0.0}, {0.0}};
   reference::optimizer_step(s, {2.0}, state);  // epsilon is added to the root, not under it
   CHECK(state.parameters[0] == 0.75);
+}
+
+TEST_CASE("reference attention: weights by hand") {
+  reference::Attention a;
+  a.values = Matrix(3, 1, {1, 2, 4});
+  a.sender_scores = Matrix(3, 1, {0, std::log(3.0), -5});
+  a.receiver_scores = Matrix(3, 1, {2, 0, 7});
+  // Node 0 receives from 1 and 2, which differ by log 3 and, behind leaky, 0.2 (2 - 5).
+  const auto result = reference::attention(a, kThreeNodes);
+  const double second = std::exp(-0.6), first = 3.0 * std::exp(2.0);
+  CHECK(result.out.at(0, 0) == doctest::Approx((2.0 * first + 4.0 * second) / (first + second)));
+  CHECK(result.out.at(1, 0) == doctest::Approx(1.0));
+  CHECK(result.out.at(2, 0) == 0.0);
+  CHECK(result.log_sums.at(0, 0) == doctest::Approx(std::log(first + second)));
+  a.self_edges = true;
+  CHECK(reference::attention(a, kThreeNodes).out.at(2, 0) == doctest::Approx(4.0));
+}
+
+TEST_CASE("reference attention: backward is the derivative of forward") {
+  const Edges edges{4, 3, {1, 2, 0, 3, 2}, {0, 0, 1, 1, 1}};
+  for (const reference::Score score :
+       {reference::Score::gat, reference::Score::gatv2, reference::Score::dot}) {
+    for (const bool own_keys : {false, true}) {
+      RandomMatrices random(71);
+      reference::Attention a;
+      a.score = score;
+      a.heads = 2;
+      a.self_edges = own_keys;
+      a.values = random.normal(4, 6);
+      if (score == reference::Score::gat) {
+        a.sender_scores = random.normal(4, 2);
+        a.receiver_scores = random.normal(3, 2);
+      } else {
+        if (own_keys) a.keys = random.normal(4, 6);
+        a.queries = random.normal(3, 6);
+      }
+      if (score == reference::Score::gatv2) a.weight = random.normal(1, 6);
+      if (score != reference::Score::gatv2) a.edge_scores = random.normal(5, 2);
+      if (own_keys) a.keep = [](int64_t r, int64_t column) { return (r + column) % 3 == 0 ? 0.0 : 1.5; };
+      const Matrix d_out = random.normal(3, 6);
+      const auto objective = [&] { return dot(d_out, reference::attention(a, edges).out); };
+      const auto g = reference::attention_backward(a, edges, d_out);
+      check_gradient("values", a.values, g.d_values, objective);
+      check_gradient("sender_scores", a.sender_scores, g.d_sender_scores, objective);
+      check_gradient("receiver_scores", a.receiver_scores, g.d_receiver_scores, objective);
+      check_gradient("keys", a.keys, g.d_keys, objective);
+      check_gradient("queries", a.queries, g.d_queries, objective);
+      check_gradient("weight", a.weight, g.d_weight, objective);
+      check_gradient("edge_scores", a.edge_scores, g.d_edge_scores, objective);
+    }
+  }
+  RandomMatrices random(72);
+  Matrix x = random.normal(5, 6), weight = random.normal(1, 6);
+  const Matrix d_scores = random.normal(5, 3);
+  const auto objective = [&] { return dot(d_scores, reference::head_scores(x, weight, 3)); };
+  const auto g = reference::head_scores_backward(x, weight, d_scores);
+  check_gradient("x", x, g.d_x, objective);
+  check_gradient("weight", weight, g.d_weight, objective);
 }
 
 }  // namespace
