@@ -96,6 +96,9 @@ class MeshPredictor {
   /// Predicts `steps` steps, each from the one before. Nodes that are not predicted keep their values. With
   /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
   /// Returns when the result is there. Throws InvalidArgument when a field is not set.
+  ///
+  /// With graphs = "capture", on a GPU and a whole mesh, the second step on the mesh records the model's
+  /// kernels and later ones replay them: a model of the program's own then does the same in every call.
   void predict(int64_t steps = 1);
   /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
   /// predicted.

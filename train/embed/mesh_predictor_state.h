@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of a MeshPredictor.
 #pragma once
+#include <meshgrad/engine/captured_work.h>
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
@@ -79,6 +80,8 @@ struct MeshPredictor::Loaded {
   Batch written, batch;                      // `written` is of the meshes as they are given
   std::unique_ptr<PredictedParts> in_parts;  // or null
   bool uploaded = false;
+  Tensor output{};                         // what `captured` writes
+  std::unique_ptr<CapturedWork> captured;  // of `batch`, with graphs = "capture"; or null
   SampleScratch scratch;
   bool recording = false;
   std::vector<Recorded> recorded;
@@ -146,6 +149,7 @@ struct MeshPredictor::Loaded {
   void upload();
   /// Writes what the model reads, and uploads it; `nodes` writes the node features.
   void write_inputs(const StateOf& states, const std::function<void()>& nodes);
+  Tensor run_model();
   void step();
   void record_boundary(int64_t mesh, size_t target);
   RecordedStep step_to_record();
