@@ -87,6 +87,30 @@ void MeshPredictor::Loaded::upload() {
   uploaded = true;
 }
 
+/// The prediction of `batch`, on its device. A captured one is recorded when a batch is predicted a second
+/// time.
+Tensor MeshPredictor::Loaded::run_model() {
+  const auto run = [this](Runtime& own) {
+    Tape tape(own, Tape::Mode::evaluate);
+    return forward(model, tape, batch.graph).front().value();
+  };
+  if (config.graphs != GraphsMode::capture || !runtime.stream().on_gpu() || in_parts) return run(runtime);
+  if (captured == nullptr) {
+    captured = std::make_unique<CapturedWork>(runtime, "captured prediction", [this, run](Runtime& own) {
+      const Tensor value = run(own);
+      if (!output.defined())
+        output = Tensor::empty(runtime, value.shape(), value.dtype(), Tag::activations, "prediction");
+      copy(value, output, own.stream());
+    });
+  }
+  captured->run();
+  if (!captured->refusal().empty()) {
+    runtime.log_once(LogLevel::info,
+                     "a prediction cannot be captured, its kernels run one by one: " + captured->refusal());
+  }
+  return output;
+}
+
 void MeshPredictor::Loaded::step() {
   if (there) return step_on_device();
   if (moves()) fill_ghosts();  // edges read where they are
@@ -94,8 +118,7 @@ void MeshPredictor::Loaded::step() {
   write_inputs(states_now(), [this] { write_nodes(); });
   std::optional<RecordedStep> step;
   if (recording) step = step_to_record();
-  Tape tape(runtime, Tape::Mode::evaluate);
-  Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
+  Tensor prediction = to_host(run_model(), runtime.stream());
   if (in_parts) {
     if (!in_parts->prediction.defined())
       in_parts->prediction = host_tensor({written.graph.nodes, prediction.width()}, prediction.dtype());
@@ -198,6 +221,8 @@ void MeshPredictor::Loaded::use(Held held) {
 
 /// Into new memory; of whole meshes it is what a step reads.
 void MeshPredictor::Loaded::write_union(bool whole) {
+  captured = nullptr;
+  output = {};
   batch = written = {};
   host = device = nullptr;
   BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);

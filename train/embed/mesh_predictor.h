@@ -97,6 +97,9 @@ class MeshPredictor {
   /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
   /// Returns when the result is there; on a GPU and the application's own stream when it is queued. Throws
   /// InvalidArgument when a field is not set.
+  ///
+  /// With graphs = "capture", on a GPU and a whole mesh, the second step on the mesh records the model's
+  /// kernels and later ones replay them: a model of the program's own then does the same in every call.
   void predict(int64_t steps = 1);
   /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
   /// predicted.

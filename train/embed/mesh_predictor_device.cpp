@@ -227,8 +227,7 @@ void MeshPredictor::Loaded::step_on_device() {
     step->there = Tensor::empty(runtime, features.shape(), features.dtype(), Tag::data, "recorded step");
     copy(features, step->there, runtime.stream());
   }
-  Tape tape(runtime, Tape::Mode::evaluate);
-  const Tensor prediction = forward(model, tape, batch.graph).front().value();
+  const Tensor prediction = run_model();
   std::vector<Tensor>& frames = there->frames;
   kernels::advance_state({.rows = prediction.rows(),
                           .prediction = prediction,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of a MeshPredictor.
 #pragma once
+#include <meshgrad/engine/captured_work.h>
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/embed/device_state.h>
 #include <meshgrad/train/embed/ghost_rows.h>
@@ -82,7 +83,9 @@ struct MeshPredictor::Loaded {
   Batch written, batch;                      // `written` is of the meshes as they are given
   std::unique_ptr<PredictedParts> in_parts;  // or null
   bool uploaded = false;
-  std::unique_ptr<DeviceState> there;  // of steps on the device, or null: then fields are in `meshes`
+  std::unique_ptr<DeviceState> there;      // of steps on the device, or null: then fields are in `meshes`
+  Tensor output{};                         // what `captured` writes
+  std::unique_ptr<CapturedWork> captured;  // of `batch`, with graphs = "capture"; or null
   SampleScratch scratch;
   bool recording = false;
   std::vector<Recorded> recorded;
@@ -150,6 +153,7 @@ struct MeshPredictor::Loaded {
   void upload();
   /// Writes what the model reads, and uploads it; `nodes` writes the node features.
   void write_inputs(const StateOf& states, const std::function<void()>& nodes);
+  Tensor run_model();
   void step();
   /// Whether fields stay on the device: of whole meshes that do not move, on a GPU.
   bool steps_on_device() const;

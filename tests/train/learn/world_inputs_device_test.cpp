@@ -90,8 +90,9 @@ Config device_run(const Moving& plate, const std::string& name) {
 }
 
 /// A checkpoint for predictions whose nodes are all free, and may all be joined.
-std::string trained_free(const Moving& plate, const std::string& name) {
+std::string trained_free(const Moving& plate, const std::string& name, GraphsMode graphs = GraphsMode::off) {
   Config config = device_run(plate, name);
+  config.graphs = graphs;
   config.data.kinematic_types = {};
   config.data.world_pairs = WorldPairs::all;
   config.data.world_radius = 0.02;
@@ -183,9 +184,8 @@ TEST_CASE("world edges without room end the run on a device" * doctest::skip(cud
   }
 }
 
-TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cuda_devices().empty())) {
-  const Moving plate("plate");
-  const std::string checkpoint = trained_free(plate, "predicts");
+/// `times` in a row from each state, so that a captured prediction is replayed.
+void check_room(const std::string& checkpoint, int times) {
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}}, on_host{RuntimeOptions{.threads = 1}};
   const Predictor packed(runtime, checkpoint), other(on_host, checkpoint);
   const MeshTask& task = packed.mesh_dynamics();
@@ -207,9 +207,11 @@ TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cu
     const Batch wanted = task.prediction_batch(on_host, DType::f32, view, 0, state, normalizers);
     edges.push_back(test::plain_pairs(mesh, at, 3, task.world.options()).size());
     CHECK((world_of(batch, mesh.nodes, runtime.stream()) == world_of(wanted, mesh.nodes, on_host.stream())));
-    predictor.set_field("world_pos", at);
-    predictor.set_field("stress", stress);
-    predictor.predict();
+    for (int i = 0; i < times; ++i) {
+      predictor.set_field("world_pos", at);
+      predictor.set_field("stress", stress);
+      predictor.predict();
+    }
     predictor.get_field("world_pos", ours);
     const std::vector<float> next = predict_next(packed.trained(), task, view, 0, state);
     const std::vector<float> near = predict_next(other.trained(), other.mesh_dynamics(), view, 0, state);
@@ -221,6 +223,15 @@ TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cu
   }
   CHECK(edges[1] > 6 * nodes);  // beyond the room of training
   CHECK(edges[2] < edges[1]);
+}
+
+TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cuda_devices().empty())) {
+  const Moving plate("plate");
+  check_room(trained_free(plate, "predicts"), 1);
+  const std::string checkpoint = trained_free(plate, "replays", GraphsMode::capture);
+  const int64_t trained = gpu::counters().graph_launches;
+  check_room(checkpoint, 3);
+  CHECK(gpu::counters().graph_launches >= trained + 2 * 2);  // with room once made, a graph for each room
 }
 
 TEST_CASE("MeshPredictor names the mesh with too many world edges" * doctest::skip(cuda_devices().empty())) {
