@@ -16,7 +16,7 @@ struct Family {
 };
 std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const Selection& selection);
 
-/// Matrix multiplications; row operations; attention; the state error and the optimizer.
+/// Matrix multiplications; row operations; attention; the state error, the optimizer and solver arrays.
 std::vector<Family> matrix_families();
 std::vector<Family> row_families();
 std::vector<Family> attention_families();

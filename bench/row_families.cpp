@@ -6,7 +6,6 @@
 #include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
-#include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/kernels/world_edges.h>
 
 #include <fmt/format.h>
@@ -403,80 +402,6 @@ Workload world_edges_work(const std::shared_ptr<Case>& c) {
   return work;
 }
 
-/// Node features of a solver's field.
-Workload map_columns_work(const std::shared_ptr<Case>& c) {
-  const RowSizes n(*c);
-  const Input from = c->rows(n.base, kOutputs, DType::f32);
-  const std::vector<double> scale = {0.5, 2.0, 0.25, 4.0};
-  const MapColumns args{.rows = n.rows,
-                        .columns = kOutputs,
-                        .from = from.tensor,
-                        .scale = Tensor::from<double>(c->runtime(), scale, {kOutputs, 2}, Tag::data),
-                        .to = c->written({n.rows, kOutputs}, c->storage())};
-  const Stream& stream = c->stream();
-  return row_workload(
-      c, work_of(args), [&stream, args] { kernels::map_columns(args, stream); },
-      [=](Case& checked) {
-        Matrix expected = from.base;
-        for (size_t i = 0; i < expected.v.size(); ++i)
-          expected.v[i] = (expected.v[i] - scale[2 * (i % kOutputs)]) * scale[2 * (i % kOutputs) + 1];
-        checked.expect("to", args.to, expected, 2);
-      });
-}
-
-Workload advance_state_work(const std::shared_ptr<Case>& c) {
-  const RowSizes n(*c);
-  const Input prediction = c->rows(n.base, kOutputs), current = c->rows(n.base, kOutputs, DType::f32);
-  const std::vector<double> scale(size_t{2} * kOutputs, 0.5);
-  const std::vector<uint8_t> all(static_cast<size_t>(n.rows), 1);
-  Runtime& runtime = c->runtime();
-  const AdvanceState args{.rows = n.rows,
-                          .prediction = prediction.tensor,
-                          .scale = Tensor::from<double>(runtime, scale, {kOutputs, 2}, Tag::data),
-                          .values = Tensor::zeros(runtime, {kOutputs}, DType::u8, Tag::data),
-                          .mask = Tensor::from<uint8_t>(runtime, all, {n.rows}, Tag::data),
-                          .current = current.tensor,
-                          .before = {},
-                          .next = c->written({n.rows, kOutputs}, DType::f32)};
-  return row_workload(
-      c, work_of(args), [&runtime, args] { kernels::advance_state(args, runtime.stream()); },
-      [=](Case& checked) {
-        Matrix expected = current.base;
-        for (size_t i = 0; i < expected.v.size(); ++i) expected.v[i] += 0.5 * prediction.base.v[i] + 0.5;
-        checked.expect("next", args.next, expected, 3);
-      });
-}
-
-Workload edge_displacements_work(const std::shared_ptr<Case>& c) {
-  Runtime& runtime = c->runtime();
-  const Mesh mesh = make_mesh(runtime, c->scale());
-  const int64_t nodes = c->scale().nodes(), edges = mesh.graph.edges;
-  std::vector<float> positions;
-  for (int64_t node = 0; node < nodes; ++node)
-    positions.insert(positions.end(), {static_cast<float>(node % 61), static_cast<float>(node % 7)});
-  const std::vector<double> scale = {0.0, 1.0, 0.0, 1.0, 0.0, 1.0};
-  const EdgeDisplacements args{.edges = edges,
-                               .senders = mesh.graph.senders,
-                               .receivers = mesh.graph.receivers,
-                               .positions = Tensor::from<float>(runtime, positions, {nodes, 2}, Tag::data),
-                               .scale = Tensor::from<double>(runtime, scale, {3, 2}, Tag::data),
-                               .features = c->written({edges, 3}, c->storage())};
-  Workload work = row_workload(
-      c, work_of(args), [&runtime, args] { kernels::edge_displacements(args, runtime.stream()); },
-      [=](Case& checked) {
-        Matrix expected(edges, 3);
-        for (size_t edge = 0; edge < static_cast<size_t>(edges); ++edge) {
-          const int32_t from = mesh.whole.senders[edge], to = mesh.whole.receivers[edge];
-          const double x = from % 61 - to % 61, y = from % 7 - to % 7;
-          expected.v[3 * edge] = x, expected.v[3 * edge + 1] = y;
-          expected.v[3 * edge + 2] = std::sqrt(x * x + y * y);
-        }
-        checked.expect("features", args.features, expected, 1);
-      });
-  work.description = fmt::format("{} edges", edges);
-  return work;
-}
-
 }  // namespace
 
 std::vector<Family> row_families() {
@@ -506,10 +431,7 @@ std::vector<Family> row_families() {
       {"class_loss/forward", "class_loss_forward", [](const auto& c) { return class_loss_work(c, false); }},
       {"class_loss/backward", "class_loss_backward", [](const auto& c) { return class_loss_work(c, true); }},
       {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true},
-      {"world_edges", "find_world_edges", world_edges_work},
-      {"map_columns", "map_columns", map_columns_work},
-      {"advance_state", "advance_state", advance_state_work},
-      {"edge_displacements", "edge_displacements", edge_displacements_work}};
+      {"world_edges", "find_world_edges", world_edges_work}};
 }
 
 }  // namespace meshgrad::bench

@@ -78,24 +78,11 @@ const KernelTables& cpu_tables();
 const KernelTables& gpu_tables();
 const KernelTables& tables(Device device);
 
-/// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that
-/// dispatches to it. The bindings name every member, so that one which is added does not compile before it is
-/// listed.
+/// The part of visit_kernels that is about graphs.
 template <class Visit>
-void visit_kernels(const KernelTables& all, const Visit& visit) {
+void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
                world_edges, solver_arrays, attention] = all;
-  {
-    const auto& [forward, backward] = linear;
-    visit("linear", "linear_forward", forward);
-    visit("linear", "linear_backward", backward);
-  }
-  {
-    const auto& [saves_hidden, forward, backward] = mlp;
-    visit("mlp", "saves_hidden", saves_hidden);
-    visit("mlp", "mlp_forward", forward);
-    visit("mlp", "mlp_backward", backward);
-  }
   {
     const auto& [saves_hidden, forward, backward] = edges;
     visit("message_passing", "saves_hidden", saves_hidden);
@@ -111,6 +98,44 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     const auto& [pool, pool_back] = pools;
     visit("graph_pool", "graph_pool_forward", pool);
     visit("graph_pool", "graph_pool_backward", pool_back);
+  }
+  {
+    const auto& [find] = world_edges;
+    visit("world_edges", "find_world_edges", find);
+  }
+  {
+    const auto& [map, advance, displacements] = solver_arrays;
+    visit("solver_arrays", "map_columns", map);
+    visit("solver_arrays", "advance_state", advance);
+    visit("solver_arrays", "edge_displacements", displacements);
+  }
+  {
+    const auto& [attend, attend_back, score, score_back] = attention;
+    visit("attention", "edge_attention_forward", attend);
+    visit("attention", "edge_attention_backward", attend_back);
+    visit("attention", "head_scores_forward", score);
+    visit("attention", "head_scores_backward", score_back);
+  }
+}
+
+/// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that
+/// dispatches to it. The bindings name every member, so that one which is added does not compile before it is
+/// listed.
+template <class Visit>
+void visit_kernels(const KernelTables& all, const Visit& visit) {
+  const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
+               world_edges, solver_arrays, attention] = all;
+  visit_graph_kernels(all, visit);
+  {
+    const auto& [forward, backward] = linear;
+    visit("linear", "linear_forward", forward);
+    visit("linear", "linear_backward", backward);
+  }
+  {
+    const auto& [saves_hidden, forward, backward] = mlp;
+    visit("mlp", "saves_hidden", saves_hidden);
+    visit("mlp", "mlp_forward", forward);
+    visit("mlp", "mlp_backward", backward);
   }
   {
     const auto& [activate, activate_back, normalise, normalise_back, scaled_sum, convert] = elements;
@@ -144,23 +169,6 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     visit("state_error", "accumulate_error_backward", accumulate_back);
     visit("state_error", "add_columns_forward", add);
     visit("state_error", "add_columns_backward", add_back);
-  }
-  {
-    const auto& [find] = world_edges;
-    visit("world_edges", "find_world_edges", find);
-  }
-  {
-    const auto& [map, advance, displacements] = solver_arrays;
-    visit("solver_arrays", "map_columns", map);
-    visit("solver_arrays", "advance_state", advance);
-    visit("solver_arrays", "edge_displacements", displacements);
-  }
-  {
-    const auto& [attend, attend_back, score, score_back] = attention;
-    visit("attention", "edge_attention_forward", attend);
-    visit("attention", "edge_attention_backward", attend_back);
-    visit("attention", "head_scores_forward", score);
-    visit("attention", "head_scores_backward", score_back);
   }
 }
 
