@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support.h"
 #include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/vtu_file.h"
