@@ -81,6 +81,7 @@ Runtime::Runtime(RuntimeOptions options)
           CachingAllocator::create(with_stream(memory_of(options), native_stream_), options.allocator)),
       seed_(options.seed),
       log_(std::move(options.log)),
+      shares_stream_(options.stream != nullptr),
       autotune_(options.autotune),
       tf32_(options.tf32) {
   if (stream_.on_gpu() && !stream_.dry()) check_code(device(), log_);

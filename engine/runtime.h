@@ -53,6 +53,8 @@ class Runtime {
   /// Include memory/caching_allocator.h to use it.
   CachingAllocator& allocator() { return *allocator_; }
   const Stream& stream() const { return stream_; }
+  /// Whether it is a host application's (RuntimeOptions::stream).
+  bool shares_stream() const { return shares_stream_; }
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
   bool autotune() const { return autotune_; }
@@ -76,6 +78,7 @@ class Runtime {
   LogSink log_;
   std::mutex logged_mutex_;
   std::set<std::string> logged_;
+  bool shares_stream_;
   bool autotune_;
   bool tf32_;
   std::shared_ptr<void> gpu_libraries_;

@@ -3,6 +3,7 @@
 // host cannot touch here.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/train/embed/held_arrays.h>
@@ -10,6 +11,7 @@
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,7 +75,8 @@ struct Solver {
 /// A model that a trainer on the device has saved.
 struct Case {
   test::ScratchDirectory scratch;
-  Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
+  std::shared_ptr<void> stream;  // the application's, or null
+  Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1, .stream = stream.get()}};
   Solver solver{runtime};
 
   std::string trained(bool device, Prediction predict = Prediction::change) {
@@ -102,7 +105,11 @@ struct Case {
 };
 
 constexpr int64_t kFloats = Solver::kNodes * 4;  // bytes of a field
-constexpr int64_t kInputs = 4 * kFloats;         // u, load, two types
+
+std::shared_ptr<void> stream_of_application() { return {gpu::create_stream(0), gpu::destroy_stream}; }
+
+/// How often the host has waited for the device.
+int64_t waits() { return gpu::counters().synchronizations + gpu::counters().awaits; }
 
 TEST_CASE("host arrays meet a GPU in one transfer each way") {
   Case c;
@@ -111,41 +118,135 @@ TEST_CASE("host arrays meet a GPU in one transfer each way") {
   predictor.set_field("u", c.solver.u.host);
   predictor.set_field("load", c.solver.load.host);
   simt::take_transfers();
-  predictor.predict();  // with the mesh, once
-  simt::Transfers moved = simt::take_transfers();
-  CHECK(moved.to_device == 1);
-  CHECK(moved.to_host == 1);
+  predictor.predict();
+  CHECK(simt::take_transfers() == simt::Transfers{1, 0, kFloats, 0});  // the load
   std::vector<float> values(c.solver.u.host.size());
   for (int i = 0; i < 3; ++i) {
     predictor.set_field("u", c.solver.u.host);
     predictor.predict();
     predictor.get_field("u", values);
-    CHECK(simt::take_transfers() == simt::Transfers{1, 1, kInputs, kFloats});
+    CHECK(simt::take_transfers() == simt::Transfers{2, 1, 2 * kFloats, kFloats});
   }
   predictor.predict(5);
-  CHECK(simt::take_transfers() == simt::Transfers{5, 5, 5 * kInputs, 5 * kFloats});
+  CHECK(simt::take_transfers() == simt::Transfers{1, 0, kFloats, 0});
 }
 
-TEST_CASE("arrays in GPU memory are copied once per access") {
+/// A step of a solver whose arrays are in GPU memory.
+void step_there(const Solver& solver, MeshPredictor& predictor) {
+  predictor.positions_changed();
+  predictor.set_field("u", {solver.u.there(), kGpu});
+  predictor.predict(2);
+  predictor.get_field("u", {solver.u.there(), kGpu});
+}
+
+TEST_CASE("steps on arrays in GPU memory copy and wait for nothing") {
+  Case c{.stream = stream_of_application()};
+  const std::string file = c.trained(false);
+  MeshPredictor predictor(c.runtime, file);
+  predictor.set_mesh(c.solver.on_device());
+  predictor.set_field("load", {c.solver.load.there(), kGpu});
+  simt::take_transfers();
+  const int64_t before = waits();
+  for (int i = 0; i < 3; ++i) step_there(c.solver, predictor);
+  CHECK(simt::take_transfers() == simt::Transfers{});
+  CHECK(waits() == before);
+  const std::vector<float> there = c.solver.u.read(c.runtime);
+  MeshPredictor from_host(c.runtime, file);
+  from_host.set_mesh(c.solver.on_host());
+  from_host.set_field("u", c.solver.u.host);
+  from_host.set_field("load", c.solver.load.host);
+  from_host.predict(6);
+  std::vector<float> values(there.size());
+  from_host.get_field("u", values);
+  CHECK(values == there);
+  CHECK(values != c.solver.u.host);
+}
+
+TEST_CASE("arrays in GPU memory are done with on a runtime's own stream") {
   Case c;
+  MeshPredictor predictor(c.runtime, c.trained(false));
+  predictor.set_mesh(c.solver.on_device());
+  predictor.set_field("load", {c.solver.load.there(), kGpu});
+  for (int i = 0; i < 2; ++i) {
+    const int64_t before = waits();
+    simt::take_transfers();
+    step_there(c.solver, predictor);
+    CHECK(waits() == before + 10);  // each of 4 calls; 2 for each search of values that are not finite
+    CHECK(simt::take_transfers() == simt::Transfers{0, 3, 0, 12});
+  }
+  Values<float> spoilt{c.solver.u.host};
+  spoilt.host[6] = std::nanf("");
+  spoilt.place(c.runtime);
+  const auto refused = [&](const char* name) {
+    return test::message_of([&] {
+      predictor.set_field(name, {spoilt.there(), kGpu});
+      predictor.predict();
+    });
+  };
+  const char* const kRow = ", row 6] needed finite numbers, got nan";
+  CHECK(test::contains(refused("u"), std::string("field u") + kRow));
+  predictor.set_field("u", {c.solver.u.there(), kGpu});
+  CHECK(test::contains(refused("load"), std::string("field load") + kRow));
+  std::vector<double>& places = c.solver.positions.host;
+  places[5] = 1e39;
+  copy(Tensor::borrow(places.data(), {std::ssize(places)}, DType::f64), c.solver.positions.device,
+       c.runtime.stream());
+  CHECK(test::contains(test::message_of([&] { predictor.positions_changed(); }),
+                       "positions, row 2] needed finite numbers"));
+}
+
+TEST_CASE("changed positions in GPU memory are those of the next step") {
+  Case c{.stream = stream_of_application()};
+  const std::string file = c.trained(false);
+  const auto predicted = [&](bool device, double before, double after) {
+    MeshPredictor predictor(c.runtime, file);
+    std::vector<double>& positions = c.solver.positions.host;
+    const std::vector<double> old = positions;
+    for (double& value : positions) value *= before;
+    predictor.set_mesh(device ? c.solver.on_device() : c.solver.on_host());
+    for (double& value : positions) value *= after;
+    if (device) {
+      const Tensor from = Tensor::borrow(positions.data(), {std::ssize(positions)}, DType::f64);
+      copy(from, c.solver.positions.device, c.runtime.stream());
+    }
+    if (after != 1.0) predictor.positions_changed();
+    predictor.set_field("u", c.solver.u.host);
+    predictor.set_field("load", c.solver.load.host);
+    predictor.record_steps(true);
+    predictor.predict();
+    predictor.set_gradient("u", c.solver.load.host);
+    predictor.backward();
+    std::vector<double> gradient(positions.size());
+    predictor.get_position_gradient(gradient);
+    std::vector<float> values(c.solver.u.host.size());
+    predictor.get_field("u", values);
+    positions = old;
+    return std::pair(values, gradient);
+  };
+  const auto moved = predicted(false, 2.0, 1.0);
+  CHECK(predicted(false, 1.0, 2.0) == moved);
+  CHECK(predicted(true, 1.0, 2.0) == moved);
+  const auto rest = predicted(false, 1.0, 1.0);
+  CHECK(rest.first != moved.first);
+  CHECK(rest.second != moved.second);
+}
+
+TEST_CASE("arrays in GPU memory are copied when a mesh is set") {
+  Case c{.stream = stream_of_application()};
   MeshPredictor predictor(c.runtime, c.trained(false));
   simt::take_transfers();
   predictor.set_mesh(c.solver.on_device());
-  CHECK(simt::take_transfers() == simt::Transfers{0, 3, 0, 256 + 9 * 16 + kFloats});
+  const simt::Transfers moved = simt::take_transfers();
+  CHECK(moved.to_host == 3);
+  CHECK(moved.bytes_to_host == 256 + 9 * 16 + kFloats);
   // Cells were read: the solver may free them, or write others there.
   fill_zero(c.solver.cells.device, c.runtime.stream());
   predictor.set_field("u", {c.solver.u.there(), kGpu});
-  CHECK(simt::take_transfers() == simt::Transfers{0, 1, 0, kFloats});
   predictor.set_field("load", {c.solver.load.there(), kGpu});
-  CHECK(simt::take_transfers() == simt::Transfers{});
-  predictor.predict();
-  CHECK(simt::take_transfers().to_host == 2);  // the load, and the prediction
-  predictor.predict(5);                        // the load stays as it is for the call
-  CHECK(simt::take_transfers() == simt::Transfers{5, 6, 5 * kInputs, 6 * kFloats});
+  predictor.predict(2);
   predictor.get_field("u", {c.solver.u.there(), kGpu});
-  CHECK(simt::take_transfers() == simt::Transfers{1, 0, kFloats, 0});
-  predictor.positions_changed();  // neither cells nor types
-  CHECK(simt::take_transfers() == simt::Transfers{0, 1, 0, 256});
+  predictor.positions_changed();
+  CHECK(simt::take_transfers() == simt::Transfers{});
 }
 
 TEST_CASE("a predictor short of device memory takes fewer edges") {
@@ -267,6 +368,22 @@ TEST_CASE("an array on another device than the runtime's is refused") {
   CHECK(refused([&] { predictor.set_field("u", {c.solver.u.there(), kGpu}); }));
   predictor.set_field("u", c.solver.u.host);
   CHECK(refused([&] { predictor.get_field("u", {c.solver.u.there(), kGpu}); }));
+}
+
+TEST_CASE("an array that is not allocated on the GPU is refused") {
+  Case c;
+  MeshPredictor predictor(c.runtime, c.trained(false));
+  predictor.set_mesh(c.solver.on_device());
+  const auto refused = [](auto&& call) {
+    return test::contains(test::message_of(call), "needed 64 bytes of memory of cuda:0, got 0x");
+  };
+  std::vector<float>& host = c.solver.u.host;
+  CHECK(refused([&] { predictor.set_field("u", {std::span<const float>(host), kGpu}); }));
+  CHECK(refused([&] { predictor.set_field("load", {std::span<const float>(host), kGpu}); }));
+  predictor.set_field("u", host);
+  CHECK(refused([&] { predictor.get_field("u", {std::span(host), kGpu}); }));
+  const auto elsewhere = [&] { predictor.set_field("u", {c.solver.u.there(), Device{DeviceKind::cuda, 1}}); };
+  CHECK(test::contains(test::message_of(elsewhere), "an array on cuda:1, and a runtime of cuda:0"));
 }
 
 TEST_CASE("f32 host arrays are read in place, others rounded") {

@@ -3,8 +3,9 @@
 // runtime's GPU. The function that takes one says for how long, and throws InvalidArgument, or DataError of a
 // mesh, when its size, its values or its device do not fit.
 //
-// Arrays on a GPU are copied to the host, or back, once each time that one is read or written, on the
-// runtime's stream: what wrote them ran on that stream (RuntimeOptions::stream), or has ended.
+// Arrays on a GPU are read and written on the runtime's stream: what wrote them ran on that stream
+// (RuntimeOptions::stream), or has ended. On a stream of the Runtime's own a call returns when it is done
+// with them. A MeshPredictor's steps use them where they are; other calls copy them to the host, or back.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -71,7 +71,7 @@ void HeldMesh::fetch_positions() const {
 }
 
 HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& given, std::string_view name)
-    : name_(name), dim_(data.dim) {
+    : name_(name), dim_(data.dim), given_(given.positions) {
   HostCopies positions(runtime), read(runtime);
   const MeshArrays mesh = read.read_connections(given);
   const Numbers at = positions.read(mesh.positions, "mesh: positions");

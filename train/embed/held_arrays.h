@@ -41,6 +41,7 @@ class HeldNumbers {
   }
   bool given() const { return given_; }
   const Numbers& values() const { return values_; }
+  const std::vector<double>& offset() const { return offset_; }
   /// From the device, where they live there.
   void fetch() const { copies_.read_again(); }
   std::span<const float> read();
@@ -62,6 +63,10 @@ class HeldMesh {
   void fetch_positions() const;
   /// On the host, as they were given.
   const Numbers& positions() const { return positions_.values(); }
+  /// Where the application has them.
+  const Numbers& given() const { return given_; }
+  /// What is subtracted from them; empty: nothing.
+  const std::vector<double>& origin() const { return positions_.offset(); }
   /// Reads the positions again, which were fetched.
   void read_positions() { positions_.read(); }
 
@@ -70,6 +75,7 @@ class HeldMesh {
 
   std::string name_;
   int dim_;
+  Numbers given_;
   HeldNumbers positions_;
   std::vector<int32_t> node_type_;  // where none were given, of 64 bits, or on a device
 };

@@ -59,14 +59,26 @@ int32_t int32_of(int64_t value, std::string_view what, int64_t row) {
       "one its part of a larger mesh");
 }
 
+void check_device(const Runtime& runtime, Device device, std::string_view what) {
+  if (device == runtime.device()) return;
+  throw invalid_argument(
+      what, "an array in the host's memory or in that of the runtime's device",
+      fmt::format("an array on {}, and a runtime of {}", name_of(device), name_of(runtime.device())),
+      "copy it to the host, or make the runtime on its device");
+}
+
+void check_on_device(const Runtime& runtime, const void* data, int64_t bytes, Device device,
+                     std::string_view what) {
+  check_device(runtime, device, what);
+  if (bytes == 0 || gpu::owns(device.index, data, bytes)) return;
+  throw invalid_argument(what, fmt::format("{} bytes of memory of {}", bytes, name_of(device)),
+                         fmt::format("{}, outside of the allocated memory", fmt::ptr(data)),
+                         "keep the array allocated for as long as it is read, and set its device");
+}
+
 HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device, std::string_view what) {
   if (device.kind == DeviceKind::cpu) return nullptr;
-  if (runtime_ == nullptr || device != runtime_->device()) {
-    throw invalid_argument(what, "an array in the host's memory or in that of the runtime's device",
-                           fmt::format("an array on {}, and a runtime of {}", name_of(device),
-                                       runtime_ == nullptr ? "none" : name_of(runtime_->device())),
-                           "copy it to the host, or make the runtime on its device");
-  }
+  check_device(*runtime_, device, what);
   return &copies_.emplace_back(
       Copy{const_cast<void*>(data), std::vector<std::byte>(bytes), std::string(what)});
 }
@@ -132,13 +144,7 @@ void HostCopies::write_back() const {
 
 void HostCopies::transfer(const Copy& copied, bool to_device) const {
   if (copied.memory.empty()) return;
-  const Device where = runtime_->device();
-  if (!gpu::owns(where.index, copied.device, std::ssize(copied.memory))) {
-    throw invalid_argument(copied.what,
-                           fmt::format("{} bytes of memory of {}", copied.memory.size(), name_of(where)),
-                           fmt::format("{}, outside of the allocated memory", fmt::ptr(copied.device)),
-                           "keep the array allocated for as long as it is read, and set its device");
-  }
+  check_on_device(*runtime_, copied.device, std::ssize(copied.memory), runtime_->device(), copied.what);
   const Shape shape{static_cast<int64_t>(copied.memory.size())};
   const Tensor host = Tensor::borrow(const_cast<std::byte*>(copied.memory.data()), shape, DType::u8);
   const Tensor device = Tensor::borrow(copied.device, shape, DType::u8, {}, runtime_->device());

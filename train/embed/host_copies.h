@@ -10,6 +10,12 @@
 
 namespace meshgrad {
 
+/// Throws InvalidArgument naming `what` unless `device` is the runtime's.
+void check_device(const Runtime& runtime, Device device, std::string_view what);
+/// Likewise unless `bytes` of memory from `data` on are allocated there.
+void check_on_device(const Runtime& runtime, const void* data, int64_t bytes, Device device,
+                     std::string_view what);
+
 /// Throws DataError naming `what` and the row for a number of more than 32 bits.
 int32_t int32_of(int64_t value, std::string_view what, int64_t row);
 

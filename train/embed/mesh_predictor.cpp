@@ -88,6 +88,7 @@ void MeshPredictor::Loaded::upload() {
 }
 
 void MeshPredictor::Loaded::step() {
+  if (there) return step_on_device();
   if (moves()) fill_ghosts();  // edges read where they are
   for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
   write_inputs(states_now(), [this] { write_nodes(); });
@@ -181,6 +182,7 @@ void MeshPredictor::Loaded::use(Held held) {
   before = std::move(held.before);
   task = make_task(config, Dataset::over(data));
   in_parts = nullptr;
+  there = nullptr;
   room = {.nodes = held.all.nodes,
           .edges = held.all.edges,
           .world_edges = world_room(config.data, held.all.nodes),
@@ -188,9 +190,10 @@ void MeshPredictor::Loaded::use(Held held) {
   write_union(held.given.empty());
   if (!held.given.empty()) make_parts(std::move(held.given), held.meshes);
   for (const MemoryMesh& mesh : data->meshes) warn(no_lengths_warning(mesh.view));
+  if (steps_on_device()) make_device_state(held.meshes);
   meshes = std::move(held.meshes);
   drop_steps();
-  if (!moves()) write_edges(states_now());
+  if (!moves() && !there) write_edges(states_now());
 }
 
 /// Into new memory; of whole meshes it is what a step reads.
@@ -260,19 +263,25 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
 
 void MeshPredictor::positions_changed() {
   Loaded& s = loaded();
-  for (const MeshState& mesh : s.meshes) mesh.mesh.fetch_positions();
-  for (MeshState& mesh : s.meshes) mesh.mesh.read_positions();
+  for (const MeshState& mesh : s.meshes) {
+    const Numbers& given = mesh.mesh.given();
+    const bool there = s.there && given.device().kind != DeviceKind::cpu;
+    if (there && (s.runtime.shares_stream() || !any_not_finite(s.runtime, given, "mesh: positions")))
+      continue;
+    mesh.mesh.fetch_positions();
+  }
   s.drop_steps();
+  if (s.there) return s.read_positions_there();
+  for (MeshState& mesh : s.meshes) mesh.mesh.read_positions();
   if (!s.moves()) s.write_edges(s.states_now());
 }
 
 void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
-  HostCopies copies(s.runtime);
   if (const auto target = s.target_at(name)) {
     on.set_now[target->first] = 0;  // where the values are refused it has none
-    s.set_target(name, copies.read(values, name), mesh, on.state.current, false);
+    s.set_target(name, values, mesh, 0, false);
     on.set_now[target->first] = 1;
     s.drop_steps();
     return;
@@ -285,8 +294,14 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
                            fmt::format("\"{}\"", name), "name one of them");
   }
   s.check_size(*field, values.size(), mesh);
-  const Numbers here = copies.room_for(values, name);  // predict() fetches them
-  on.given[static_cast<size_t>(field - s.data->fields.begin())].hold(here, s.offset_of(field->name),
+  HostCopies copies(s.runtime);
+  Numbers held = values;
+  if (s.there) {
+    check_numbers(s.runtime, values, name);
+  } else {
+    held = copies.room_for(values, name);  // predict() fetches them
+  }
+  on.given[static_cast<size_t>(field - s.data->fields.begin())].hold(held, s.offset_of(field->name),
                                                                      std::move(copies));
 }
 
@@ -296,12 +311,9 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
   MeshState& on = s.mesh_at(mesh);
   s.check_earlier("set_previous_field", steps_before);
   const auto age = static_cast<size_t>(steps_before - 1);
-  const size_t size = on.state.current.size();
-  HostCopies copies(s.runtime);
   uint8_t& set = on.set_before[age * s.targets.size() + s.known_target(name).first];
   set = 0;
-  s.set_target(name, copies.read(values, name), mesh, std::span(on.state.previous).subspan(age * size, size),
-               false);
+  s.set_target(name, values, mesh, age + 1, false);
   set = 1;
   s.drop_steps();
 }
@@ -314,17 +326,20 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
   s.check_size(field, values.size(), mesh);
   on.set_next[k] = 0;
   HostCopies copies(s.runtime);
-  const Numbers here = copies.read(values, name);
+  const Numbers here = s.there ? values : copies.read(values, name);
   s.check_values(field, here, mesh);
-  round_to(std::span(on.next[k]).last(values.size()), here, s.offset_of(field.name));
+  if (s.there) {
+    s.set_next_there(k, values, static_cast<size_t>(mesh));
+  } else {
+    round_to(std::span(on.next[k]).last(values.size()), here, s.offset_of(field.name));
+  }
   on.set_next[k] = 1;
 }
 
 void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = loaded();
-  MeshState& on = s.mesh_at(mesh);
-  HostCopies copies(s.runtime);
-  s.set_target(name, copies.read(values, name), mesh, on.state.current, true);
+  s.mesh_at(mesh);
+  s.set_target(name, values, mesh, 0, true);
   s.record_boundary(mesh, s.known_target(name).first);
 }
 
@@ -348,6 +363,7 @@ void MeshPredictor::predict(int64_t steps) {
         field.fetch();
         if (field.given()) s.check_values(s.data->fields[i], field.values(), static_cast<int64_t>(mesh));
       }
+      if (s.there) s.read_given_there(mesh);
     }
   };
   if (s.in_parts) {
@@ -365,6 +381,7 @@ void MeshPredictor::predict(int64_t steps) {
   } else {
     predict_steps();
   }
+  if (s.there) settle(s.runtime, s.runtime.device());
 }
 
 RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
@@ -388,6 +405,8 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
     const double excess = outside / std::max(range.most - range.least, rounding);
     if (excess > farthest.excess) farthest = {excess, field.name};
   };
+  const std::vector<float> fetched = s.fetched_state(static_cast<size_t>(mesh));
+  const std::span<const float> current = s.there ? fetched : on.state.current;
   const size_t nodes = s.in_parts ? static_cast<size_t>(s.in_parts->ghosts[static_cast<size_t>(mesh)].owned())
                                   : s.data->meshes[static_cast<size_t>(mesh)].view.node_type.size();
   for (const FieldInfo& field : s.inputs) {
@@ -399,7 +418,7 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
       for (size_t i = 0; i < rows * components; ++i) {
         const size_t c = i % components;
         const double value =
-            on.state.current[i / components * static_cast<size_t>(s.fields().outputs) + target->second + c];
+            current[i / components * static_cast<size_t>(s.fields().outputs) + target->second + c];
         compare(field, c, offset.empty() ? value : value + offset[c]);
       }
       continue;
@@ -408,7 +427,9 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
     const HeldNumbers& given = on.given[static_cast<size_t>(at - s.data->fields.begin())];
     if (!given.given()) continue;
     given.fetch();
-    for (size_t i = 0; i < rows * components; ++i) compare(field, i % components, given.values()[i]);
+    HostCopies copies(s.runtime);
+    const Numbers values = copies.read(given.values(), field.name);
+    for (size_t i = 0; i < rows * components; ++i) compare(field, i % components, values[i]);
   }
   return farthest;
 }
@@ -423,6 +444,7 @@ void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int
     throw invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, field.name), "values",
                            "none", "call set_field or predict before get_field");
   }
+  if (s.there) return s.get_target_there(index, values, static_cast<size_t>(mesh));
   const auto width = static_cast<size_t>(s.fields().outputs);
   const auto components = static_cast<size_t>(field.components);
   const auto offset = s.trained.offsets.find(field.name);

@@ -95,7 +95,8 @@ class MeshPredictor {
 
   /// Predicts `steps` steps, each from the one before. Nodes that are not predicted keep their values. With
   /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
-  /// Returns when the result is there. Throws InvalidArgument when a field is not set.
+  /// Returns when the result is there; on a GPU and the application's own stream when it is queued. Throws
+  /// InvalidArgument when a field is not set.
   void predict(int64_t steps = 1);
   /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
   /// predicted.

@@ -191,7 +191,7 @@ void MeshPredictor::Loaded::walk_back(const RecordedBoundary& boundary, size_t b
 }
 
 /// Where the positions are no target, the fields have them: a step reads its own anew.
-std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& step) {
+std::vector<FieldState> MeshPredictor::Loaded::states_of(const std::vector<std::vector<float>>& moved) {
   std::vector<FieldState> states(meshes.size());
   if (!moves()) return states;
   const FieldSelection::Input& position = *fields().world_position;
@@ -199,7 +199,7 @@ std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& ste
   const auto components = static_cast<size_t>(position.field.components);
   const auto field = std::ranges::find(data->fields, position.field.name, &FieldInfo::name);
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const std::vector<float>& positions = step.positions[i];
+    const std::vector<float>& positions = moved[i];
     if (position.target_column < 0) {
       data->trajectories[i].fields[static_cast<size_t>(field - data->fields.begin())] = positions;
       continue;
@@ -228,11 +228,13 @@ std::vector<double> MeshPredictor::Loaded::seed_of_step() {
 }
 
 void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
-  const std::vector<FieldState> all = states_of(step);
+  const std::vector<std::vector<float>> positions = there ? play_back_there(step) : step.positions;
+  const std::vector<FieldState> all = states_of(positions);
   const StateOf states = [&](size_t mesh) -> const FieldState& { return all[mesh]; };
-  write_inputs(states, [&] {
+  const auto recorded_nodes = [&] {
     std::memcpy(written.graph.node_features.raw(), step.node_features.data(), step.node_features.size());
-  });
+  };
+  if (!there) write_inputs(states, recorded_nodes);
   run_backward(states, seed_of_step());
   if (moves()) gather_moved_ghosts();
 }
@@ -274,9 +276,13 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
       has_world ? rows_of_input(2, written.graph.edges(kWorldEdges).features, {}) : std::vector<double>();
   const std::vector<MeshEdges> found = has_world ? world_edges_at(states) : std::vector<MeshEdges>();
   int64_t world_before = 0;
+  Tensor at_rest;
   for (size_t i = 0; i < meshes.size(); ++i) {
     MeshView mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
+    if (there)
+      at_rest = to_host(rows_there(there->positions, i), runtime.stream()),
+      mesh.positions = at_rest.values<float>();
     const std::span<const float> positions = positions_of(states, i);
     add_node_gradients(reads, mesh, normalizers.nodes,
                        part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs), gradients);
@@ -343,8 +349,8 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
   MeshState& on = s.mesh_at(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_size(s.targets[index], values.size(), mesh);
-  on.given_gradient.resize(on.state.current.size());
   const auto width = static_cast<size_t>(s.fields().outputs);
+  on.given_gradient.resize(static_cast<size_t>(s.data->meshes[static_cast<size_t>(mesh)].view.nodes) * width);
   const auto components = static_cast<size_t>(s.targets[index].components);
   HostCopies copies(s.runtime);
   const Numbers here = copies.read(values, name);

@@ -25,6 +25,12 @@ void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64
 /// nodes, too.
 void MeshPredictor::Loaded::check_values(const FieldInfo& field, const Numbers& values, int64_t mesh,
                                          bool boundary) const {
+  if (values.device().kind != DeviceKind::cpu) {
+    // On its own stream the application does not wait; range_excess tells, where it asks.
+    if (runtime.shares_stream() || !any_not_finite(runtime, values, field.name)) return;
+    HostCopies copies(runtime);
+    return check_values(field, copies.read(values, field.name), mesh, boundary);
+  }
   const auto at = static_cast<size_t>(mesh);
   const MeshView& view = data->meshes[at].view;
   const int64_t nodes = in_parts ? in_parts->ghosts[at].owned() : view.nodes;
@@ -64,12 +70,19 @@ void MeshPredictor::Loaded::check_all_set() const {
   }
 }
 
-void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
-                                       std::span<float> to, bool boundary) {
+void MeshPredictor::Loaded::set_target(std::string_view name, const Numbers& values, int64_t mesh, size_t age,
+                                       bool boundary) {
   const auto [index, column] = known_target(name);
   const FieldInfo& field = targets[index];
   check_size(field, values.size(), mesh);
-  check_values(field, values, mesh, boundary);
+  HostCopies copies(runtime);
+  const Numbers here = there ? values : copies.read(values, name);
+  check_values(field, here, mesh, boundary);
+  if (there) return set_target_there(index, values, static_cast<size_t>(mesh), age, boundary);
+  FieldState& state = mesh_at(mesh).state;
+  const size_t size = state.current.size();
+  const std::span<float> to =
+      age == 0 ? std::span(state.current) : std::span(state.previous).subspan((age - 1) * size, size);
   const MeshView& view = data->meshes[static_cast<size_t>(mesh)].view;
   const auto width = static_cast<size_t>(fields().outputs);
   const auto components = static_cast<size_t>(field.components);
@@ -78,7 +91,7 @@ void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, in
   for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
     if (boundary && fields().is_predicted(view.node_type[i])) continue;
     for (size_t c = 0; c < components; ++c) {
-      const double value = values[i * components + c];
+      const double value = here[i * components + c];
       to[i * width + column + c] = static_cast<float>(moved ? value - offset->second[c] : value);
     }
   }

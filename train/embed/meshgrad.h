@@ -53,8 +53,10 @@ const char* meshgrad_version(void);
 const char* meshgrad_last_error(void);
 
 /* ---- Arrays: borrowed, row-major; without gaps, but for meshgrad_strided and meshgrad_components ----
- * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
- * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
+ * Those in the memory of the runtime's GPU are read and written on its stream: what wrote them ran on that
+ * stream (cuda_stream), or has ended. On a stream of the runtime's own a call returns when it is done with
+ * them. A predictor's steps use them where they are (docs/embedding.md); other calls copy them to the host,
+ * or back. */
 
 /* Integers of 64 bits are copied to 32 when they are read; one that does not fit is MESHGRAD_DATA_ERROR. */
 typedef enum meshgrad_dtype {
@@ -259,7 +261,8 @@ int meshgrad_predictor_set_next_field(meshgrad_predictor* predictor, int32_t mes
 /* A target at the nodes that are not predicted: new boundary values between steps. */
 int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                     const meshgrad_array* values);
-/* Predicts `steps` steps, each from the one before; returns when they are done. */
+/* Predicts `steps` steps, each from the one before; returns when they are done, or on your cuda_stream when
+ * they are queued. */
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
 /* Writes a target as it stands now to values->data. MESHGRAD_INVALID_ARGUMENT when it was neither set nor
  * predicted. */
