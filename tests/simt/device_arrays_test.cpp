@@ -167,25 +167,49 @@ TEST_CASE("arrays in GPU memory are done with on a runtime's own stream") {
   MeshPredictor predictor(c.runtime, c.trained(false));
   predictor.set_mesh(c.solver.on_device());
   predictor.set_field("load", {c.solver.load.there(), kGpu});
-  const int64_t before = waits();
-  step_there(c.solver, predictor);
-  CHECK(waits() == before + 4);  // after each call
+  for (int i = 0; i < 2; ++i) {
+    const int64_t before = waits();
+    simt::take_transfers();
+    step_there(c.solver, predictor);
+    CHECK(waits() == before + 10);  // each of 4 calls; 2 for each search of values that are not finite
+    CHECK(simt::take_transfers() == simt::Transfers{0, 3, 0, 12});
+  }
+  Values<float> spoilt{c.solver.u.host};
+  spoilt.host[6] = std::nanf("");
+  spoilt.place(c.runtime);
+  const auto refused = [&](const char* name) {
+    return test::message_of([&] {
+      predictor.set_field(name, {spoilt.there(), kGpu});
+      predictor.predict();
+    });
+  };
+  const char* const kRow = ", row 6] needed finite numbers, got nan";
+  CHECK(test::contains(refused("u"), std::string("field u") + kRow));
+  predictor.set_field("u", {c.solver.u.there(), kGpu});
+  CHECK(test::contains(refused("load"), std::string("field load") + kRow));
+  std::vector<double>& places = c.solver.positions.host;
+  places[5] = 1e39;
+  copy(Tensor::borrow(places.data(), {std::ssize(places)}, DType::f64), c.solver.positions.device,
+       c.runtime.stream());
+  CHECK(test::contains(test::message_of([&] { predictor.positions_changed(); }),
+                       "positions, row 2] needed finite numbers"));
 }
 
 TEST_CASE("changed positions in GPU memory are those of the next step") {
   Case c{.stream = stream_of_application()};
   const std::string file = c.trained(false);
-  const auto predicted = [&](bool device, bool first) {
+  const auto predicted = [&](bool device, double before, double after) {
     MeshPredictor predictor(c.runtime, file);
     std::vector<double>& positions = c.solver.positions.host;
     const std::vector<double> old = positions;
+    for (double& value : positions) value *= before;
     predictor.set_mesh(device ? c.solver.on_device() : c.solver.on_host());
-    for (double& value : positions) value *= first ? 1.0 : 1.5;
+    for (double& value : positions) value *= after;
     if (device) {
       const Tensor from = Tensor::borrow(positions.data(), {std::ssize(positions)}, DType::f64);
       copy(from, c.solver.positions.device, c.runtime.stream());
     }
-    predictor.positions_changed();
+    if (after != 1.0) predictor.positions_changed();
     predictor.set_field("u", c.solver.u.host);
     predictor.set_field("load", c.solver.load.host);
     predictor.record_steps(true);
@@ -199,15 +223,16 @@ TEST_CASE("changed positions in GPU memory are those of the next step") {
     positions = old;
     return std::pair(values, gradient);
   };
-  const auto moved = predicted(false, false);
-  CHECK(predicted(true, false) == moved);
-  const auto rest = predicted(true, true);
+  const auto moved = predicted(false, 2.0, 1.0);
+  CHECK(predicted(false, 1.0, 2.0) == moved);
+  CHECK(predicted(true, 1.0, 2.0) == moved);
+  const auto rest = predicted(false, 1.0, 1.0);
   CHECK(rest.first != moved.first);
   CHECK(rest.second != moved.second);
 }
 
 TEST_CASE("arrays in GPU memory are copied when a mesh is set") {
-  Case c;
+  Case c{.stream = stream_of_application()};
   MeshPredictor predictor(c.runtime, c.trained(false));
   simt::take_transfers();
   predictor.set_mesh(c.solver.on_device());

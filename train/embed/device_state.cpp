@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/train/embed/device_state.h>
 #include <meshgrad/train/embed/host_copies.h>
 
-#include <array>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -36,21 +38,31 @@ Tensor on_device(Runtime& runtime, const Numbers& values, const Shape& shape, st
   check_numbers(runtime, values, what);
   if (values.device().kind != DeviceKind::cpu)
     return Tensor::borrow(const_cast<void*>(values.data()), shape, dtype, {}, values.device());
-  Tensor there = Tensor::empty(runtime, shape, dtype, Tag::data, "solver's values");
-  if (!values.has_gaps()) {
-    copy(Tensor::borrow(const_cast<void*>(values.data()), shape, dtype), there, runtime.stream());
-    return there;
+  Tensor here = Tensor::borrow(const_cast<void*>(values.data()), shape, dtype);
+  if (values.has_gaps()) {
+    here = host_tensor(shape, dtype);
+    WritableNumbers to =
+        values.wide() ? WritableNumbers(here.values<double>()) : WritableNumbers(here.values<float>());
+    for (size_t i = 0; i < values.size(); ++i) to.set(i, values[i]);
   }
-  const Tensor gathered = host_tensor(shape, dtype);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values.wide()) {
-      gathered.data<double>()[i] = values[i];
-    } else {
-      gathered.data<float>()[i] = static_cast<float>(values[i]);
-    }
-  }
-  copy(gathered, there, runtime.stream());
+  const Tensor there = Tensor::empty(runtime, shape, dtype, Tag::data, "solver's values");
+  copy(here, there, runtime.stream());
+  runtime.stream().synchronize();  // pinned memory is read until then
   return there;
+}
+
+bool any_not_finite(Runtime& runtime, const Numbers& values, std::string_view what) {
+  if (values.size() == 0) return false;
+  const Shape shape{static_cast<int64_t>(values.size()), 1};
+  Tensor x = on_device(runtime, values, shape, what);
+  if (values.wide()) {
+    const Tensor wide = std::exchange(x, Tensor::empty(runtime, shape, DType::f32, Tag::workspace, what));
+    kernels::map_columns({.rows = shape.rows(), .columns = 1, .from = wide, .to = x}, runtime.stream());
+  }
+  const Tensor sum = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, what);
+  const Tensor found = Tensor::zeros(runtime, {1}, DType::i32, Tag::workspace, what);
+  kernels::sum_of_squares({.x = x, .sum = sum, .non_finite = found}, runtime, runtime.stream());
+  return *to_host(found, runtime.stream()).data<int32_t>() != 0;
 }
 
 void write_on_device(Runtime& runtime, const WritableNumbers& values, const Shape& shape,

@@ -17,14 +17,16 @@
 
 namespace meshgrad {
 
-/// Of whole meshes that do not move, of all of them together.
+/// Of whole meshes without world edges, of all of them together.
 struct DeviceState {
   Tensor predicted;                             ///< u8 [nodes]
+  Tensor kinematic, others;                     ///< u8 [nodes]: of data.kinematic_types, and not
   Tensor value_columns;                         ///< u8 [outputs]
   Tensor node_scale, edge_scale, target_scale;  ///< f64 [columns, 2], as kernels take them
-  Tensor positions;                             ///< f32 [nodes, dim]
-  std::vector<Tensor> origins;                  ///< by mesh, f64 [dim, 2]: of positions; undefined: 0
-  std::vector<Tensor> frames;                   ///< f32 [nodes, outputs]: now, before, and room for the next
+  Tensor positions;                             ///< f32 [nodes, dim]: at rest
+  Tensor moved;                 ///< f32 [nodes, components] of data.world_position, or undefined
+  std::vector<Tensor> origins;  ///< by mesh, f64 [dim, 2]: of positions; undefined: 0
+  std::vector<Tensor> frames;   ///< f32 [nodes, outputs]: now, before, and room for the next
   /// By field, where numbers are less an offset: how they come, and how they go.
   struct Offset {
     Tensor subtracted, added;  ///< f64 [components, 2]
@@ -43,6 +45,8 @@ Tensor normalising(Runtime& runtime, const Normalizer& normalizer);
 Tensor on_device(Runtime& runtime, const Numbers& values, const Shape& shape, std::string_view what);
 /// Throws where on_device would.
 void check_numbers(const Runtime& runtime, const Numbers& values, std::string_view what);
+/// Whether f32 cannot hold one of the numbers, on the runtime's device; waits for the answer.
+bool any_not_finite(Runtime& runtime, const Numbers& values, std::string_view what);
 /// Calls `write` with a tensor on the runtime's device that is then in `values`.
 void write_on_device(Runtime& runtime, const WritableNumbers& values, const Shape& shape,
                      std::string_view what, const std::function<void(const Tensor& to)>& write);

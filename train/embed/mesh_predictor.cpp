@@ -288,8 +288,13 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
 
 void MeshPredictor::positions_changed() {
   Loaded& s = loaded();
-  for (const MeshState& mesh : s.meshes)
-    if (!s.there || mesh.mesh.given().device().kind == DeviceKind::cpu) mesh.mesh.fetch_positions();
+  for (const MeshState& mesh : s.meshes) {
+    const Numbers& given = mesh.mesh.given();
+    const bool there = s.there && given.device().kind != DeviceKind::cpu;
+    if (there && (s.runtime.shares_stream() || !any_not_finite(s.runtime, given, "mesh: positions")))
+      continue;
+    mesh.mesh.fetch_positions();
+  }
   s.drop_steps();
   if (s.there) return s.read_positions_there();
   for (MeshState& mesh : s.meshes) mesh.mesh.read_positions();
@@ -346,9 +351,13 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
   s.check_size(field, values.size(), mesh);
   on.set_next[k] = 0;
   HostCopies copies(s.runtime);
-  const Numbers here = copies.read(values, name);
+  const Numbers here = s.there ? values : copies.read(values, name);
   s.check_values(field, here, mesh);
-  round_to(std::span(on.next[k]).last(values.size()), here, s.offset_of(field.name));
+  if (s.there) {
+    s.set_next_there(k, values, static_cast<size_t>(mesh));
+  } else {
+    round_to(std::span(on.next[k]).last(values.size()), here, s.offset_of(field.name));
+  }
   on.set_next[k] = 1;
 }
 

@@ -191,7 +191,7 @@ void MeshPredictor::Loaded::walk_back(const RecordedBoundary& boundary, size_t b
 }
 
 /// Where the positions are no target, the fields have them: a step reads its own anew.
-std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& step) {
+std::vector<FieldState> MeshPredictor::Loaded::states_of(const std::vector<std::vector<float>>& moved) {
   std::vector<FieldState> states(meshes.size());
   if (!moves()) return states;
   const FieldSelection::Input& position = *fields().world_position;
@@ -199,7 +199,7 @@ std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& ste
   const auto components = static_cast<size_t>(position.field.components);
   const auto field = std::ranges::find(data->fields, position.field.name, &FieldInfo::name);
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const std::vector<float>& positions = step.positions[i];
+    const std::vector<float>& positions = moved[i];
     if (position.target_column < 0) {
       data->trajectories[i].fields[static_cast<size_t>(field - data->fields.begin())] = positions;
       continue;
@@ -228,9 +228,9 @@ std::vector<double> MeshPredictor::Loaded::seed_of_step() {
 }
 
 void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
-  const std::vector<FieldState> all = states_of(step);
+  const std::vector<std::vector<float>> positions = there ? play_back_there(step) : step.positions;
+  const std::vector<FieldState> all = states_of(positions);
   const StateOf states = [&](size_t mesh) -> const FieldState& { return all[mesh]; };
-  if (there) copy(step.there, batch.graph.node_features, runtime.stream());
   const auto recorded_nodes = [&] {
     std::memcpy(written.graph.node_features.raw(), step.node_features.data(), step.node_features.size());
   };

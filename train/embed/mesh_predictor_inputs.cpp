@@ -25,7 +25,12 @@ void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64
 /// nodes, too.
 void MeshPredictor::Loaded::check_values(const FieldInfo& field, const Numbers& values, int64_t mesh,
                                          bool boundary) const {
-  if (values.device().kind != DeviceKind::cpu) return;  // range_excess tells, where the application asks
+  if (values.device().kind != DeviceKind::cpu) {
+    // On its own stream the application does not wait; range_excess tells, where it asks.
+    if (runtime.shares_stream() || !any_not_finite(runtime, values, field.name)) return;
+    HostCopies copies(runtime);
+    return check_values(field, copies.read(values, field.name), mesh, boundary);
+  }
   const auto at = static_cast<size_t>(mesh);
   const MeshView& view = data->meshes[at].view;
   const int64_t nodes = in_parts ? in_parts->ghosts[at].owned() : view.nodes;

@@ -2,6 +2,7 @@
 // The inside of a MeshPredictor.
 #pragma once
 #include <meshgrad/engine/captured_work.h>
+#include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/embed/device_state.h>
 #include <meshgrad/train/embed/ghost_rows.h>
@@ -25,6 +26,7 @@ struct MeshState {
   FieldState state;
   std::vector<HeldNumbers> given;            // by field of the data; targets are in `state`
   std::vector<Tensor> given_there{};         // f32 on the device, as they were last read
+  std::vector<Tensor> next_there{};          // likewise by known change, one step after
   std::vector<uint8_t> set_now, set_before;  // by target; by frame before, then target
   std::vector<std::vector<float>> next;    // by known change: now (where it is no target) and one step after
   std::vector<uint8_t> set_next;           // likewise
@@ -44,7 +46,7 @@ using StateOf = std::function<const FieldState&(size_t mesh)>;
 /// What the model read at a step that backward() goes back over.
 struct RecordedStep {
   std::vector<std::byte> node_features;       // of all meshes
-  Tensor there;                               // these on the device, where steps run there
+  Tensor there, moved;                        // these on the device, where steps run there
   std::vector<std::vector<float>> positions;  // by mesh, where edges follow them
 };
 /// New boundary values between steps.
@@ -83,9 +85,9 @@ struct MeshPredictor::Loaded {
   Batch written, batch;                      // `written` is of the meshes as they are given
   std::unique_ptr<PredictedParts> in_parts;  // or null
   bool uploaded = false;
-  std::unique_ptr<DeviceState> there;      // of steps on the device, or null: then fields are in `meshes`
   Tensor output{};                         // what `captured` writes
   std::unique_ptr<CapturedWork> captured;  // of `batch`, with graphs = "capture"; or null
+  std::unique_ptr<DeviceState> there;  // of steps on the device, or null: then fields are in `meshes`
   SampleScratch scratch;
   bool recording = false;
   std::vector<Recorded> recorded;
@@ -155,17 +157,29 @@ struct MeshPredictor::Loaded {
   void write_inputs(const StateOf& states, const std::function<void()>& nodes);
   Tensor run_model();
   void step();
-  /// Whether fields stay on the device: of whole meshes that do not move, on a GPU.
+  /// Whether fields stay on the device: of whole meshes without world edges, on a GPU.
   bool steps_on_device() const;
   void make_device_state(const std::deque<MeshState>& of);
   int64_t columns_of(const FieldSelection::Input& input) const;
   Tensor rows_there(const Tensor& of_all, size_t mesh) const;
   void write_edges_there();
+  /// Columns of edge features from `column` on.
+  void write_displacements_there(const Tensor& positions, int64_t column);
+  void read_moved_there();
+  RecordedStep recorded_there() const;
+  /// Writes what the model read at a step. By mesh the positions that its edges followed.
+  std::vector<std::vector<float>> play_back_there(const RecordedStep& step);
   void read_positions_there();
   void set_target_there(size_t target, const Numbers& values, size_t mesh, size_t age, bool boundary);
   void get_target_there(size_t target, const WritableNumbers& values, size_t mesh) const;
   void read_given_there(size_t mesh);
+  void set_next_there(size_t change, const Numbers& values, size_t mesh);
   void write_nodes_there();
+  /// Columns of one field, which become node features from `column` on; returns the column after them.
+  int64_t write_columns_there(const FieldInfo& field, int64_t column, MapColumns args);
+  int64_t write_known_there(int64_t column);
+  void move_kinematic_there();
+  const Tensor& given_there(size_t mesh, std::string_view field) const;
   /// The fields now, [nodes, outputs], from the device; empty where they are not there.
   std::vector<float> fetched_state(size_t mesh) const;
   void step_on_device();
@@ -180,8 +194,8 @@ struct MeshPredictor::Loaded {
   std::vector<double> seed_of_step();
   void run_backward(const StateOf& states, std::vector<double> seed);
   StateOf states_now() const;
-  /// Which has only the positions.
-  std::vector<FieldState> states_of(const RecordedStep& step);
+  /// Which have only the positions that edges follow, by mesh; valid as long as these.
+  std::vector<FieldState> states_of(const std::vector<std::vector<float>>& moved);
   /// The positions that a mesh's edges follow; empty for one that does not move. Valid until the next call.
   std::span<const float> positions_of(const StateOf& states, size_t mesh);
   void gather_gradients();
