@@ -139,8 +139,10 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                     const LossForm& form = {});
 
 /// Cross entropy of the logits, [rows, classes], with the labels, i32 [rows], in the rows whose mask, u8
-/// [rows], is not 0. A label of such a row that is not a class makes the loss NaN: check them before.
-LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask);
+/// [rows], is not 0, each times the weight of its label, f32 [classes]; 1 where there are no weights. A label
+/// of such a row that is not a class makes the loss NaN: check them before.
+LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask,
+                   const Tensor& class_weights = {});
 
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
 /// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an

@@ -91,7 +91,8 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
   return loss;
 }
 
-LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask) {
+LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask,
+                   const Tensor& class_weights) {
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
   if (tape.runs()) {
@@ -100,11 +101,12 @@ LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, con
                                  .labels = labels,
                                  .mask = mask,
                                  .sum = loss.sum.value(),
-                                 .weight = loss.weight},
+                                 .weight = loss.weight,
+                                 .class_weights = class_weights},
                                 tape.runtime(), tape.stream());
   }
   tape.record({.op = "class_loss", .inputs = {&logits, 1}, .backward_reads_inputs = true},
-              [logits, labels, mask, sum = loss.sum.slot()](Tape& back) {
+              [logits, labels, mask, class_weights, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !logits.needs_gradient()) return;
                 const Tensor d_logits =
@@ -114,7 +116,8 @@ LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, con
                                               .labels = labels,
                                               .mask = mask,
                                               .seed = seed,
-                                              .d_logits = d_logits},
+                                              .d_logits = d_logits,
+                                              .class_weights = class_weights},
                                              back.stream());
                 back.add_gradient(logits.slot(), d_logits);
               });

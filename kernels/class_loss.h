@@ -14,22 +14,25 @@
 
 namespace meshgrad {
 
-/// sum = sum over rows with mask != 0 of log(sum over c of exp(logits[i, c])) - logits[i, labels[i]];
-/// weight = number of such rows. Not a mean: the caller divides by the weight of all micro-batches of a step.
+/// sum = sum over rows with mask != 0 of w[labels[i]] (log(sum over c of exp(logits[i, c])) - logits[i,
+/// labels[i]]); weight = sum over such rows of w[labels[i]], with w the class weights. Not a mean: the caller
+/// divides by the weight of all micro-batches of a step.
 struct ClassLossForward {
   Rows rows;
-  Tensor logits;  ///< [rows, classes]
-  Tensor labels;  ///< i32 [rows]; of rows outside the mask anything
-  Tensor mask;    ///< u8 [rows]
-  Tensor sum;     ///< f64 scalar [1], written
-  Tensor weight;  ///< f64 scalar [1], written
+  Tensor logits;              ///< [rows, classes]
+  Tensor labels;              ///< i32 [rows]; of rows outside the mask anything
+  Tensor mask;                ///< u8 [rows]
+  Tensor sum;                 ///< f64 scalar [1], written
+  Tensor weight;              ///< f64 scalar [1], written
+  Tensor class_weights = {};  ///< f32 [classes]; undefined: 1
 };
-/// d_logits[i, c] = seed * (softmax(logits[i])[c] - (c == labels[i])) where mask != 0, else 0.
+/// d_logits[i, c] = seed * w[labels[i]] * (softmax(logits[i])[c] - (c == labels[i])) where mask != 0, else 0.
 struct ClassLossBackward {
   Rows rows;
   Tensor logits, labels, mask;  ///< as in forward
   Tensor seed;                  ///< f64 scalar [1] in device memory: gradient of the loss by `sum`
   Tensor d_logits;              ///< [rows, classes], written
+  Tensor class_weights = {};    ///< as in forward
 };
 
 Work work_of(const ClassLossForward& args);

@@ -31,17 +31,23 @@ struct ClassRow {
   }
 };
 
+/// Of a label that is no class 1: its loss is NaN.
+double weight_of(const float* weights, int32_t label, int64_t classes) {
+  return weights == nullptr || label < 0 || label >= classes ? 1.0 : static_cast<double>(weights[label]);
+}
+
 template <class S>
 void class_loss_forward_of(const ClassLossForward& args, const Stream& stream) {
   const int64_t classes = args.logits.width();
   const S* logits = args.logits.data<S>();
   const int32_t* labels = args.labels.data<int32_t>();
   const uint8_t* mask = args.mask.data<uint8_t>();
+  const float* weights = args.class_weights.data_or_null<float>();
   const auto sum_over_rows = [&](auto&& of_row) {
     return slab_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
       double sum = 0.0;
       for (int64_t i = begin; i < end; ++i)
-        if (mask[i] != 0) sum += static_cast<double>(of_row(i));
+        if (mask[i] != 0) sum += weight_of(weights, labels[i], classes) * static_cast<double>(of_row(i));
       return sum;
     });
   };
@@ -60,6 +66,7 @@ void class_loss_backward_of(const ClassLossBackward& args, const Stream& stream)
   const S* logits = args.logits.data<S>();
   const int32_t* labels = args.labels.data<int32_t>();
   const uint8_t* mask = args.mask.data<uint8_t>();
+  const float* weights = args.class_weights.data_or_null<float>();
   S* d_logits = args.d_logits.data<S>();
   stream.parallel_for((rows + kSumSlab - 1) / kSumSlab, [&](int64_t slab) {
     const auto seed = static_cast<A>(*args.seed.data<double>());
@@ -70,7 +77,8 @@ void class_loss_backward_of(const ClassLossBackward& args, const Stream& stream)
         continue;
       }
       const ClassRow<S> row(logits + i * classes, classes);
-      const A scale = row.has(labels[i]) ? seed : std::numeric_limits<A>::quiet_NaN();
+      const A scale = row.has(labels[i]) ? seed * static_cast<A>(weight_of(weights, labels[i], classes))
+                                         : std::numeric_limits<A>::quiet_NaN();
       for (int64_t c = 0; c < classes; ++c)
         to[c] = S(scale * (row.exponential(c) / row.sum - (c == labels[i] ? A(1) : A(0))));
     }

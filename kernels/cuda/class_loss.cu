@@ -41,10 +41,16 @@ struct ClassLossArgs {
   const void* logits;
   const int32_t* labels;
   const uint8_t* mask;
-  double* sums;     // [slabs]
-  double* weights;  // [slabs]
+  const float* class_weights;  // null: 1
+  double* sums;                // [slabs]
+  double* weights;             // [slabs]
 };
-/// A slab of rows: the sum of their cross entropies, and their number.
+/// Of a label that is no class 1: its loss is NaN.
+__device__ inline float weight_of(const float* weights, int label, int classes) {
+  return weights == nullptr || label < 0 || label >= classes ? 1.0f : weights[label];
+}
+
+/// A slab of rows: the weighted sum of their cross entropies, and that of their weights.
 template <class T>
 __global__ void class_loss_kernel(ClassLossArgs args) {
   MESHGRAD_SHARED(double, sums, kSumThreads);
@@ -60,9 +66,10 @@ __global__ void class_loss_kernel(ClassLossArgs args) {
                           counts);
     if (!counts || row.lane != 0) continue;
     const int label = args.labels[i];
-    sum += static_cast<double>(row.has(label) ? logf(row.sum) - (to_float(row.logits[label]) - row.largest)
-                                              : NAN);
-    weight += 1.0;
+    const auto of_class = static_cast<double>(weight_of(args.class_weights, label, args.classes));
+    sum += of_class * static_cast<double>(
+                          row.has(label) ? logf(row.sum) - (to_float(row.logits[label]) - row.largest) : NAN);
+    weight += of_class;
   }
   sum = block_sum(sums, sum);
   weight = block_sum(sums, weight);
@@ -77,6 +84,7 @@ struct ClassGradientArgs {
   const void* logits;
   const int32_t* labels;
   const uint8_t* mask;
+  const float* class_weights;  // null: 1
   const double* seed;
   void* d_logits;
 };
@@ -93,7 +101,7 @@ __global__ void class_gradient_kernel(ClassGradientArgs args) {
     if (i >= rows) continue;
     T* const to = static_cast<T*>(args.d_logits) + i * args.classes;
     const int label = counts ? args.labels[i] : 0;
-    const float scale = row.has(label) ? seed : NAN;
+    const float scale = row.has(label) ? seed * weight_of(args.class_weights, label, args.classes) : NAN;
     for (int c = row.lane; c < args.classes; c += args.lanes) {
       const float gradient =
           counts ? scale * (row.exponential(c) / row.sum - (c == label ? 1.0f : 0.0f)) : 0.0f;
@@ -108,10 +116,11 @@ void class_loss_forward(const ClassLossForward& args, Runtime& runtime, const St
   const Tensor sums = empty_slab_sums(runtime, slabs);
   const Tensor weights = empty_slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.logits.dtype(), [&]<class T>() {
-    launch("class_loss.forward", class_loss_kernel<T>, {.blocks = slabs, .threads = kSumThreads}, stream,
-           ClassLossArgs{args.rows, static_cast<int>(classes), lanes_of(classes, 1), args.logits.raw(),
-                         args.labels.data<int32_t>(), args.mask.data<uint8_t>(), sums.data<double>(),
-                         weights.data<double>()});
+    launch(
+        "class_loss.forward", class_loss_kernel<T>, {.blocks = slabs, .threads = kSumThreads}, stream,
+        ClassLossArgs{args.rows, static_cast<int>(classes), lanes_of(classes, 1), args.logits.raw(),
+                      args.labels.data<int32_t>(), args.mask.data<uint8_t>(),
+                      args.class_weights.data_or_null<float>(), sums.data<double>(), weights.data<double>()});
   });
   add_slabs("class_loss.finish",
             {.first = sums.data<double>(),
@@ -133,7 +142,8 @@ void class_loss_backward(const ClassLossBackward& args, const Stream& stream) {
             .threads = kSumThreads},
            stream,
            ClassGradientArgs{args.rows, static_cast<int>(classes), lanes, args.logits.raw(),
-                             args.labels.data<int32_t>(), args.mask.data<uint8_t>(), args.seed.data<double>(),
+                             args.labels.data<int32_t>(), args.mask.data<uint8_t>(),
+                             args.class_weights.data_or_null<float>(), args.seed.data<double>(),
                              args.d_logits.raw()});
   });
 }

@@ -19,15 +19,20 @@ struct ClassLossRun {
   double sum = 0.0, weight = 0.0;
   Tensor d_logits;
   ClassLossRun(const Backend& backend, Runtime& runtime, const Rows& rows, const Tensor& logits,
-               const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask)
+               const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
+               const std::vector<float>& weights = {})
       : d_logits(unwritten(runtime, logits.shape(), logits.dtype())) {
     const std::vector<double> seed{kClassSeed};
-    const ClassLossForward forward{.rows = rows,
-                                   .logits = logits,
-                                   .labels = to_index(runtime, labels),
-                                   .mask = mask_tensor(runtime, mask),
-                                   .sum = unwritten(runtime, {1}, DType::f64),
-                                   .weight = unwritten(runtime, {1}, DType::f64)};
+    const ClassLossForward forward{
+        .rows = rows,
+        .logits = logits,
+        .labels = to_index(runtime, labels),
+        .mask = mask_tensor(runtime, mask),
+        .sum = unwritten(runtime, {1}, DType::f64),
+        .weight = unwritten(runtime, {1}, DType::f64),
+        .class_weights = weights.empty() ? Tensor()
+                                         : Tensor::from<float>(runtime, weights, Shape{std::ssize(weights)},
+                                                               Tag::data, "class weights")};
     backend.kernels->class_loss.class_loss_forward(forward, runtime, runtime.stream());
     sum = to_matrix(forward.sum).at(0, 0);
     weight = to_matrix(forward.weight).at(0, 0);
@@ -37,7 +42,8 @@ struct ClassLossRun {
          .labels = forward.labels,
          .mask = forward.mask,
          .seed = Tensor::from<double>(runtime, seed, Shape{1}, Tag::data, "seed"),
-         .d_logits = d_logits},
+         .d_logits = d_logits,
+         .class_weights = forward.class_weights},
         runtime.stream());
   }
 };
@@ -68,6 +74,35 @@ TEST_CASE("class loss and its gradient agree with the reference") {
             CHECK(difference(run.d_logits, reference::class_loss_backward(logits, labels, mask, kClassSeed),
                              classes, kClassSeed) == "");
           }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("class loss with class weights agrees with the reference") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t classes : {1, 2, 7, 33}) {
+        for (const int64_t rows : {0, 1, 31, 33, 1009}) {
+          RandomMatrices random(7300 + static_cast<uint64_t>(classes * 2000 + rows));
+          CAPTURE(classes);
+          CAPTURE(rows);
+          Runtime runtime = backend.runtime();
+          const Matrix logits = stored_as(dtype, random.normal(rows, classes, 3.0));
+          const std::vector<int32_t> labels = random.indices(rows, classes);
+          const std::vector<uint8_t> mask = random.mask(rows, 0.7);
+          std::vector<float> weights;
+          for (int64_t c = 0; c < classes; ++c) weights.push_back(0.25F * static_cast<float>(1 + c * c % 11));
+          const ClassLossRun run(backend, runtime, rows, to_tensor(runtime, logits, dtype), labels, mask,
+                                 weights);
+          const auto ref = reference::class_loss(logits, labels, mask, weights);
+          CHECK(std::abs(run.sum - ref.sum) <= tolerance(accumulator_of(dtype), rows * classes, 88.0) +
+                                                   tolerance(DType::f64, rows, ref.sum));
+          CHECK(run.weight == ref.weight);
+          CHECK(difference(run.d_logits,
+                           reference::class_loss_backward(logits, labels, mask, kClassSeed, weights), classes,
+                           2.75 * kClassSeed) == "");
         }
       }
     }
@@ -209,6 +244,8 @@ TEST_CASE("class loss says which argument does not fit") {
   CHECK(contains(error([](ClassLossForward& a) { a.mask = a.labels; }), "mask] needed u8[3], got i32[3]"));
   CHECK(contains(error([](ClassLossForward& a) { a.sum = a.labels; }), "sum] needed f64[1]"));
   CHECK(contains(error([](ClassLossForward& a) { a.weight = {}; }), "class_loss.forward: weight"));
+  CHECK(contains(error([](ClassLossForward& a) { a.class_weights = a.sum; }),
+                 "class_weights] needed f32[2], got f64[1]"));
   const Tensor logits = unwritten(runtime, {3, 2}, DType::f32);
   const std::string text = invalid_argument_text([&] {
     kernels::class_loss_backward({.rows = 3,

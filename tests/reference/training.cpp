@@ -123,25 +123,30 @@ std::vector<double> softmax(const Matrix& logits, int64_t row) {
 
 }  // namespace
 
-Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask) {
+Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
+                const std::vector<float>& weights) {
   Loss loss;
   for (int64_t i = 0; i < logits.rows; ++i) {
     if (mask[static_cast<size_t>(i)] == 0) continue;
-    loss.weight += 1.0;
-    loss.sum -= std::log(softmax(logits, i)[static_cast<size_t>(labels[static_cast<size_t>(i)])]);
+    const auto label = static_cast<size_t>(labels[static_cast<size_t>(i)]);
+    const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[label]);
+    loss.weight += weight;
+    loss.sum -= weight * std::log(softmax(logits, i)[label]);
   }
   return loss;
 }
 
 Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
-                           const std::vector<uint8_t>& mask, double seed) {
+                           const std::vector<uint8_t>& mask, double seed, const std::vector<float>& weights) {
   Matrix d(logits.rows, logits.cols);
   for (int64_t i = 0; i < logits.rows; ++i) {
     if (mask[static_cast<size_t>(i)] == 0) continue;
     const std::vector<double> shares = softmax(logits, i);
+    const auto label = static_cast<size_t>(labels[static_cast<size_t>(i)]);
+    const double scale = weights.empty() ? seed : seed * static_cast<double>(weights[label]);
     for (int64_t c = 0; c < logits.cols; ++c) {
       const double wanted = c == labels[static_cast<size_t>(i)] ? 1.0 : 0.0;
-      d.at(i, c) = seed * (shares[static_cast<size_t>(c)] - wanted);
+      d.at(i, c) = scale * (shares[static_cast<size_t>(c)] - wanted);
     }
   }
   return d;

@@ -27,10 +27,12 @@ Loss formed_loss(const Matrix& prediction, const Matrix& target, const std::vect
 Matrix formed_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
                             const Form& form, double seed);
 
-/// Cross entropy of each row's softmax with its label.
-Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask);
+/// Cross entropy of each row's softmax with its label, times the label's weight; empty weights: 1.
+Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
+                const std::vector<float>& weights = {});
 Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
-                           const std::vector<uint8_t>& mask, double seed);
+                           const std::vector<uint8_t>& mask, double seed,
+                           const std::vector<float>& weights = {});
 
 double sum_of_squares(const std::vector<double>& x);
 

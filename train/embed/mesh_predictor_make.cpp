@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void check_on_meshes(TaskName task, const char* needed, const char* fix) {
-  if (find_key("data.node_types")->applies_to(task)) return;
+  if (find_key("data.hops")->applies_to(task)) return;
   throw config_error("task.name", needed, toml_quoted(name_of(task)), fix);
 }
 

@@ -31,6 +31,9 @@ void need_defaults(const Config& config, std::initializer_list<const char*> keys
 }  // namespace
 
 Config online_config(Config config) {
+  if (!find_key("data.hops")->applies_to(config.task.name))
+    throw config_error("task.name", "a task on meshes with OnlineTrainer",
+                       toml_quoted(name_of(config.task.name)), "pack the data, and use meshgrad train");
   config.normalize.mode = NormalizeMode::online;
   config.normalize.warmup_steps = 0;
   config.train.validate_samples = 0;

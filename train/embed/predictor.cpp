@@ -133,9 +133,9 @@ void check_predicts(const Config& config, bool over_time) {
                      over_time ? "\"mesh_dynamics\": a rollout goes through time"
                                : "\"steady_field\": predict is for fields without time",
                      toml_quoted(name_of(task)),
-                     task == TaskName::mesh_dynamics  ? "use meshgrad rollout"
-                     : task == TaskName::steady_field ? "use meshgrad predict"
-                                                      : "use meshgrad evaluate");
+                     task == TaskName::mesh_dynamics ? "use meshgrad rollout"
+                     : over_time                     ? "use meshgrad predict"
+                                 : "convert the new data, and name the packed file with --data");
 }
 
 const MeshTask& Predictor::mesh_dynamics() const {
@@ -157,6 +157,12 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
   return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
                                 [&] { return trained.task.evaluate(trained, resolved); });
+}
+
+PredictedTable predict_table(const Predictor& predictor, const EvaluateOptions& options) {
+  const TrainedModel trained = predictor.trained();
+  return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to predict",
+                                [&] { return trained.task.table(trained, options); });
 }
 
 FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {

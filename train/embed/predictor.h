@@ -63,6 +63,9 @@ class Predictor {
 /// Errors over a split. Throws ConfigError for an unknown split, and for one without anything to predict.
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options);
 
+/// What a task of nodes or graphs predicts of a split; tasks on meshes throw ConfigError.
+PredictedTable predict_table(const Predictor& predictor, const EvaluateOptions& options);
+
 // task.name = "mesh_dynamics"; others throw ConfigError.
 /// The state at frame t, from the data; t is at least 1 where second changes are predicted.
 FieldState state_at(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t);

@@ -3,6 +3,8 @@
 // ranks, on the CPU and, captured or not, on a GPU or the simulated device where the test is linked with it.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/make_model.h>
@@ -216,6 +218,82 @@ TEST_CASE("a run on graphs learns a label by counting") {
   CHECK(result.confusion.size() == 2);
   CHECK(result.metrics.back().name == "graphs");
   CHECK(result.metrics.back().value == 40.0);
+}
+
+TEST_CASE("class weights are in the loss and in its weight") {
+  const ScratchDirectory scratch;
+  Config config = test::graph_config(scratch.path, pack_three(scratch.path), TaskName::graph_classification);
+  config.loss.class_weights = {0.5, 3.0};
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  const std::vector<Sample> samples{{0, 0, 0}, {1, 0, 0}};  // of class 1 and 0
+  CHECK(task.loss_weight("train", samples) == 3.5);
+  Runtime runtime({.threads = 1});
+  const Model model = make_model(runtime, config, task.sizes());
+  Normalizers normalizers = task.dataset_normalizers({});
+  const auto loss = [&](const std::vector<Sample>& of) {
+    const Batch batch = training_batch(task, runtime, DType::f32, "train", of, {}, normalizers);
+    Tape tape(runtime, Tape::Mode::evaluate);
+    return *task.loss(tape, model, batch, {}).sum.value().data<double>();
+  };
+  const double weighted = loss(samples), first = loss({samples[0]}), second = loss({samples[1]});
+  CHECK(weighted == doctest::Approx(first + second).epsilon(1e-6));
+  config.loss.class_weights = {};
+  const Task plain = make_task(config, Dataset::open(config.data.path));
+  const Batch batch = training_batch(plain, runtime, DType::f32, "train", {samples[0]}, {}, normalizers);
+  Tape tape(runtime, Tape::Mode::evaluate);
+  CHECK(first ==
+        doctest::Approx(3.0 * *plain.loss(tape, model, batch, {}).sum.value().data<double>()).epsilon(1e-6));
+}
+
+TEST_CASE("a table of graphs has classes and probabilities") {
+  const ScratchDirectory scratch;
+  for (const TaskName name : kBoth) {
+    Config config =
+        test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::small_graphs(20)), name);
+    config.train.steps = 2;
+    config.run.dir = (scratch.path / std::string(name_of(name))).string();
+    test::train_here(config);
+    Runtime runtime({.threads = 1});
+    const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+    const PredictedTable table = predict_table(predictor, {.split = "test"});
+    CHECK(table.numbers == std::vector<int64_t>{0, 1, 2, 3});
+    if (name == TaskName::graph_regression) {
+      CHECK(table.classes.empty());
+      CHECK(table.column_names() == std::vector<std::string>{"total"});
+      const Evaluation evaluation = evaluate(predictor, {.split = "test"});
+      double squares = 0.0;
+      for (int64_t i = 0; i < 4; ++i) {
+        const auto total = predictor.dataset().trajectory("test", i).field("total").frame(0).front();
+        squares += std::pow(table.values[static_cast<size_t>(i)] - static_cast<double>(total), 2);
+      }
+      CHECK(std::sqrt(squares / 4.0) == doctest::Approx(evaluation.fields.front().rmse).epsilon(1e-5));
+      continue;
+    }
+    CHECK(table.column_names() == std::vector<std::string>{"p0", "p1"});
+    for (size_t i = 0; i < 4; ++i) {
+      CHECK(table.values[2 * i] + table.values[2 * i + 1] == doctest::Approx(1.0));
+      CHECK(table.classes[i] == (table.values[2 * i + 1] > table.values[2 * i] ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("programs for meshes refuse runs on graphs") {
+  const ScratchDirectory scratch;
+  const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(20));
+  for (const TaskName name : kBoth) {
+    Config config = test::graph_config(scratch.path, data, name);
+    config.train.steps = 1;
+    config.run.dir = (scratch.path / std::string(name_of(name))).string();
+    test::train_here(config);
+    Runtime runtime({.threads = 1});
+    const fs::path checkpoint = fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
+    CHECK(contains(message_of([&] { MeshPredictor(runtime, checkpoint); }),
+                   "[task.name] needed a checkpoint of a task on meshes, got \"graph_"));
+    CHECK(contains(message_of([&] { online_config(config); }),
+                   "[task.name] needed a task on meshes with OnlineTrainer, got \"graph_"));
+    const Predictor predictor(runtime, checkpoint);
+    CHECK(contains(message_of([&] { predictor.mesh_dynamics(); }), "[task.name] needed a task on meshes"));
+  }
 }
 
 TEST_CASE("runs on graphs resume, with the bits of any ranks") {

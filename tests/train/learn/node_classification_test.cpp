@@ -131,6 +131,12 @@ TEST_CASE("a run on two rings learns them and resumes") {
     CHECK(result.metrics[0].value >= 0.9);
     CHECK(result.metrics[1].value < 0.6);
   }
+  const PredictedTable table = predict_table(predictor, {.split = "test"});
+  CHECK(table.rows == "node");
+  CHECK(std::vector<int64_t>(table.numbers.begin(), table.numbers.begin() + 3) ==
+        std::vector<int64_t>{4, 5, 10});
+  CHECK(table.classes.at(0) == 0);
+  CHECK(table.classes.at(1) == 1);
   const std::string whole = test::checkpoint_bytes(config.run.dir, "last");
   const std::string metrics = test::lasting_metrics(config.run.dir);
   config.run.dir = (scratch.path / "pieces").string();

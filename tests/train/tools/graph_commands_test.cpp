@@ -2,6 +2,11 @@
 // What the commands say of a graph without a mesh.
 #include <doctest/doctest.h>
 
+#include <meshgrad/train/learn/config/config_table.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "support.h"
 #include "train/graph_case.h"
 #include "train/process.h"
@@ -9,6 +14,7 @@
 namespace meshgrad {
 namespace {
 
+namespace fs = std::filesystem;
 using test::contains;
 using test::Outcome;
 using test::run_meshgrad;
@@ -43,16 +49,86 @@ TEST_CASE("commands that need a mesh refuse a graph, with the key") {
   REQUIRE(run_meshgrad({"train", file}).code == 0);
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"plan", file, "--nodes", "100", "--edges", "600"},
-                                             {"rollout", config.run.dir, "--checkpoint", "last"},
-                                             {"predict", config.run.dir, "--checkpoint", "last"}}) {
+                                             {"rollout", config.run.dir, "--checkpoint", "last"}}) {
     CAPTURE(words.front());
     const Outcome refused = run_meshgrad(words);
     CHECK(refused.code == 2);
     CHECK(contains(refused.err, "[task.name] needed a task on meshes"));
   }
-  const Outcome init = run_meshgrad({"init", "--data", config.data.path});
-  CHECK(init.code == 2);
-  CHECK(contains(init.err, "[task.name] needed data of meshes"));
+  const Outcome fresh = run_meshgrad({"predict", config.run.dir, config.data.path, "--checkpoint", "last"});
+  CHECK(fresh.code == 2);
+  CHECK(contains(fresh.err, "convert the new data, and name the packed file with --data"));
+}
+
+TEST_CASE("init writes a configuration for classes of nodes") {
+  const test::ScratchDirectory scratch;
+  const fs::path data = test::pack_rings(scratch.path);
+  const Outcome init = run_meshgrad({"init", "--data", data.string()});
+  CHECK(init.code == 0);
+  const Config config = parse_config(init.out, "init");
+  CHECK(config.task.name == TaskName::node_classification);
+  CHECK(config.data.targets == std::vector<std::string>{"label"});
+  CHECK(config.data.inputs == std::vector<std::string>{"x"});
+}
+
+TEST_CASE("graphs with labels pass through all commands") {
+  const test::ScratchDirectory scratch;
+  const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(40));
+  const std::string file = (scratch.path / "graphs.toml").string();
+  const Outcome init = run_meshgrad({"init", "--data", data.string(), "-o", file});
+  CHECK(init.code == 0);
+  const std::string dir = (scratch.path / "run").string();
+  const Config config = load_config(file);
+  CHECK(config.task.name == TaskName::graph_classification);
+  CHECK(config.data.targets == std::vector<std::string>{"label"});
+  const std::vector<std::string> settings{
+      "--set", "run.dir=" + dir, "--set", "train.steps=3",          "--set", "model.pool=max",
+      "--set", "model.width=8",  "--set", "train.validate_every=1", "--set", "loss.class_weights=balanced"};
+  const auto with = [&](std::vector<std::string> words) {
+    words.insert(words.end(), settings.begin(), settings.end());
+    return run_meshgrad(words);
+  };
+  const Outcome checked = with({"check", file});
+  CHECK(checked.code == 0);
+  CHECK(contains(checked.out, "outputs   2: class of label [2]"));
+  CHECK(contains(with({"plan", file, "--device-memory", "1GiB"}).out, "fits"));
+  CHECK(with({"train", file}).code == 0);
+  const Outcome evaluated =
+      run_meshgrad({"evaluate", dir, "--checkpoint", "last", "--split", "valid", "--json"});
+  CHECK(evaluated.code == 0);
+  const nlohmann::json json = nlohmann::json::parse(evaluated.out);
+  CHECK(json.at("metrics").at("graphs") == 8.0);
+  for (const char* name : {"balanced accuracy", "F1", "Matthews", "AUC", "average precision"})
+    CHECK(json.at("metrics").contains(name));
+  CHECK(json.at("confusion").size() == 2);
+  CHECK(contains(run_meshgrad({"evaluate", dir, "--checkpoint", "last", "--split", "valid"}).out,
+                 "label on split valid: 8 graphs"));
+  const Outcome predicted =
+      run_meshgrad({"predict", dir, "--checkpoint", "last", "--split", "valid", "-o", dir + "/out"});
+  CHECK(predicted.code == 0);
+  CHECK(contains(predicted.out, "8 graphs of split valid in"));
+  const std::string csv = test::read_text(dir + "/out/predictions.csv");
+  CHECK(contains(csv, "\ngraph,class,p0,p1\n0,"));
+  CHECK(std::ranges::count(csv, '\n') == 2 + 8);
+  CHECK(fs::exists(dir + "/out/predictions.npz"));
+  const std::string report = (scratch.path / "report.html").string();
+  CHECK(run_meshgrad({"report", dir, "-o", report}).code == 0);
+  CHECK(run_meshgrad({"rollout", dir, "--checkpoint", "last"}).code == 2);
+}
+
+TEST_CASE("init takes targets that are named, and says candidates") {
+  const test::ScratchDirectory scratch;
+  const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(10));
+  const Outcome init = run_meshgrad({"init", "--data", data.string(), "--targets", "total"});
+  CHECK(init.code == 0);
+  CHECK(parse_config(init.out, "init").task.name == TaskName::graph_regression);
+  test::NpzArrays without = test::small_graphs(10);
+  without["graph:other"] = without["graph:total"];
+  without.erase("graph:label");
+  test::pack_graphs(scratch.path, without);
+  const Outcome unsure = run_meshgrad({"init", "--data", data.string()});
+  CHECK(unsure.code == 2);
+  CHECK(contains(unsure.err, "[data.targets] needed one field on graphs to predict, got other, total"));
 }
 
 }  // namespace

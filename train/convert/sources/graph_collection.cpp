@@ -165,7 +165,7 @@ std::vector<NamedArray> GraphCollection::graph(int64_t number) const {
   std::vector<NamedArray> arrays;
   for (const Array& array : arrays_) arrays.push_back(part(array, number));
   NamedArray& edges = arrays.emplace_back();
-  edges.name = "edge_index";
+  edges.name = "mesh_edge";
   const auto first = edges_[static_cast<size_t>(number)], end = edges_[static_cast<size_t>(number) + 1];
   for (const std::vector<int32_t>* ends : {&senders_, &receivers_}) {
     const auto bytes =

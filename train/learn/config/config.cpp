@@ -55,6 +55,7 @@ struct LiteralPrinter {
     return list_of(type.member(config), [](int64_t value) { return std::to_string(value); });
   }
   std::string operator()(const FloatListKey& type) const {
+    if (type.is_word(type.member(config))) return toml_quoted(type.word);
     return list_of(type.member(config), [](double value) { return toml_number(value); });
   }
   std::string operator()(const SizeKey& type) const { return toml_quoted(format_size(type.member(config))); }
@@ -93,8 +94,9 @@ struct TypeDescriber {
                        type.least > 0 ? fmt::format(", at least {}", type.least) : std::string());
   }
   std::string operator()(const FloatListKey& type) const {
-    return fmt::format("a list of at most {} numbers from {} to {}", type.most, type.minimum,
-                       bound(type.maximum));
+    return fmt::format("a list of at most {} numbers from {} to {}{}", type.most, type.minimum,
+                       bound(type.maximum),
+                       type.word.empty() ? std::string() : fmt::format(", or \"{}\"", type.word));
   }
   std::string operator()(const SizeKey&) const { return "a size such as \"8GiB\" or \"500MB\", or \"\""; }
   std::string operator()(const ChoiceKey& type) const {

@@ -117,6 +117,9 @@ struct FieldNumber {
 /// target.
 enum class LossName : uint8_t { mse, huber, l1, relative_l2 };
 
+/// loss.class_weights = "balanced".
+inline const std::vector<double> kBalancedWeights{0.0};
+
 struct LossConfig {
   LossName name = LossName::mse;
   double delta = 1.0;                      ///< of huber, in standard deviations of the target
@@ -124,6 +127,7 @@ struct LossConfig {
   std::vector<FieldNumber> field_weights;  ///< of these fields, of others 1
   double type_weight = 1.0;                ///< of all node types
   std::vector<FieldNumber> type_weights;   ///< of these node types, of others 1
+  std::vector<double> class_weights;       ///< of each class; empty: 1
   double sample = 1.0;                     ///< fraction of the predicted nodes; 1: all
   double change_penalty = 0.0;             ///< 0: none
 };

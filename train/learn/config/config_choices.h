@@ -47,6 +47,7 @@ inline constexpr Choice kRecomputeModes[] = {
     is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
     is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
     is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
+inline constexpr std::string_view kBalancedWord = "balanced";
 inline constexpr std::string_view kKeepWords[] = {"auto", "none"};
 inline constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
                                        is("file", OffloadTo::file)};

@@ -242,6 +242,10 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const FloatListKey& type) const {
+    if (!type.word.empty() && value.is_string() && text_of(value) == type.word) {
+      type.member(config) = {0.0};
+      return std::nullopt;
+    }
     if (!value.is_array() || value.as_array().size() > type.most) return mismatch();
     std::vector<double> numbers;
     for (const TomlValue& element : value.as_array()) {
@@ -443,8 +447,9 @@ class Reader {
     const char first = typed.empty() ? '\0' : typed.front();
     const bool quoted = first == '"' || first == '\'' || first == '[';
     if (quoted) return typed;
-    if (std::holds_alternative<IntegerListKey>(key.type) || std::holds_alternative<FloatListKey>(key.type))
-      return "[" + typed + "]";
+    const auto* numbers = std::get_if<FloatListKey>(&key.type);
+    if (numbers != nullptr && !typed.empty() && typed == numbers->word) return toml_quoted(typed);
+    if (numbers != nullptr || std::holds_alternative<IntegerListKey>(key.type)) return "[" + typed + "]";
     if (const auto* texts = std::get_if<TextListKey>(&key.type)) {
       if (texts->is_word(typed)) return toml_quoted(typed);
       std::string list = "[";

@@ -120,9 +120,9 @@ constexpr ConfigKey kKeys[] = {
      "CPU threads, 0 for all available; results do not depend on it"},
 
     {"task", "name", choice<&TaskConfig::name>(kTasks), "", kFixed,
-     "mesh_dynamics predicts how fields change from frame to frame, steady_field fields of a mesh without "
-     "time, node_classification the class of each node of one graph, graph_regression numbers of whole "
-     "graphs, graph_classification the class of each graph"},
+     "What is learned: changes of fields over time, steady fields, classes of the nodes of one graph, or "
+     "numbers "
+     "or classes of whole graphs"},
 
     {"data", "path", TextKey{at<&DataConfig::path>}, "", kFree,
      "Packed file written by `meshgrad convert`; required for training"},
@@ -270,6 +270,10 @@ constexpr ConfigKey kKeys[] = {
      FieldNumbersKey{at<&LossConfig::type_weight>, at<&LossConfig::type_weights>, 0, 1e6, 1, "node types"},
      "", kFixedOnMeshes,
      "Weight of a node by its type in the mean: of all types, or {5 = 10}, where other types have 1"},
+    {"loss", "class_weights", FloatListKey{at<&LossConfig::class_weights>, 1e-6, 1e6, 65536, kBalancedWord},
+     "", kFixedOfClasses,
+     "Weight of each class, from class 0 on; \"balanced\" weighs each inversely to how often it is trained "
+     "on"},
     {"loss", "sample", FloatKey{at<&LossConfig::sample>, 1e-6, 1}, "", kFixedOnMeshes,
      "Fraction of the predicted nodes whose errors count in training, drawn anew for each use of a sample"},
     {"loss", "change_penalty", FloatKey{at<&LossConfig::change_penalty>, 0, 1e6}, "", kFixedOfChanges,

@@ -69,7 +69,11 @@ struct FloatListKey {
   MemberOf<std::vector<double>> member;
   double minimum;
   double maximum;
-  size_t most;  ///< elements
+  size_t most;                 ///< elements
+  std::string_view word = {};  ///< stands for {0}, which then is below the minimum
+  bool is_word(const std::vector<double>& list) const {
+    return !word.empty() && list.size() == 1 && list.front() == 0.0;
+  }
 };
 /// A number of bytes, written as text with a unit.
 struct SizeKey {

@@ -99,6 +99,23 @@ double cross_entropy(std::span<const double> logits, size_t label) {
   return most + std::log(sum) - logits[label];
 }
 
+void PredictedTable::add_classes(int64_t number, std::span<const double> probabilities) {
+  numbers.push_back(number);
+  classes.push_back(static_cast<int32_t>(likeliest(probabilities)));
+  values.insert(values.end(), probabilities.begin(), probabilities.end());
+}
+
+std::vector<std::string> PredictedTable::column_names() const {
+  std::vector<std::string> names;
+  for (const Group& group : groups) {
+    for (int64_t c = 0; c < group.width; ++c)
+      names.push_back(!classes.empty()   ? fmt::format("p{}", c)
+                      : group.width == 1 ? group.name
+                                         : fmt::format("{}[{}]", group.name, c));
+  }
+  return names;
+}
+
 size_t likeliest(std::span<const double> logits) {
   return static_cast<size_t>(std::ranges::max_element(logits) - logits.begin());
 }

@@ -34,6 +34,7 @@ GraphClassification::GraphClassification(const Dataset& data, const Config& conf
   }
   sizes.outputs = counts.finish(config.data.train_split);
   trained_ = counts.trained();
+  weights_ = ClassWeights(config.loss, trained_);
 }
 
 TaskDescription GraphClassification::describe() const {
@@ -46,6 +47,7 @@ BatchLayout GraphClassification::layout(const BatchShape& shape, DType dtype, Ba
   BatchLayout layout(sizes, shape, dtype, kind);
   layout.add("labels", {shape.graphs}, DType::i32, TensorRows::graphs);
   layout.add("mask", {shape.graphs}, DType::u8, TensorRows::graphs);
+  weights_.add_to(layout);
   return layout;
 }
 
@@ -61,14 +63,22 @@ void GraphClassification::write(const Batch& batch, std::string_view split,
     mask[i] = real ? 1 : 0;
     labels[i] = real ? label_of(graphs[i].view, graphs[i].frame) : 0;
   }
+  weights_.write(batch);
   graphs_of(split, samples);  // pages that were lost meanwhile are an error
+}
+
+double GraphClassification::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+  double weight = 0.0;
+  for (const Sample& sample : samples) weight += weights_.of(label_of(split, sample));
+  return weight;
 }
 
 LossTerms GraphClassification::loss(Tape& tape, const Model& model, const Batch& batch,
                                     const Recomputation& recomputation) const {
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum =
-      ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask")).sum;
+  const Variable sum = ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask"),
+                                       ClassWeights::in(batch))
+                           .sum;
   return {.sum = sum, .penalty = {}};
 }
 
@@ -80,6 +90,14 @@ ComparedErrors GraphClassification::compare(const Stream&, std::string_view spli
     frequent.push_back(std::log(static_cast<double>(count) + 1.0));  // none is impossible
   const auto label = static_cast<size_t>(label_of(split, sample));
   return {cross_entropy(values_of(prediction), label), cross_entropy(frequent, label), 1.0};
+}
+
+PredictedTable GraphClassification::table(const TrainedModel& trained, const EvaluateOptions& options) const {
+  PredictedTable table{.rows = "graph", .groups = {{"probability", sizes.outputs}}};
+  predict_each(trained, options, [&](const Sample&, std::span<const double> row) {
+    table.add_classes(std::ssize(table.numbers), probabilities_of(row));
+  });
+  return table;
 }
 
 Evaluation GraphClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {

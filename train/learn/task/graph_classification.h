@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphClassification: which class each of many given graphs belongs to.
 #pragma once
+#include <meshgrad/train/learn/task/class_weights.h>
 #include <meshgrad/train/learn/task/graph_task.h>
 
 namespace meshgrad {
@@ -14,15 +15,13 @@ class GraphClassification : public GraphTask {
   // What train/learn/task/task.h asks of every task.
   TaskDescription describe() const;
   std::vector<TaskWarning> validate(const Config&) const { return data_warnings(); }
-  /// The model's inputs, "labels" i32 [graphs], and "mask" u8 [graphs].
+  /// The model's inputs, "labels" i32 [graphs], "mask" u8 [graphs], and what ClassWeights adds.
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// The graphs.
-  double loss_weight(std::string_view, const std::vector<Sample>& samples) const {
-    return static_cast<double>(samples.size());
-  }
-  /// Sum over the graphs of the cross entropy of their class.
+  /// The weights of the graphs.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Sum over the graphs of the cross entropy of their class, times its weight.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const;
   /// Cross entropies; the baseline says how frequent each class is in training.
@@ -35,6 +34,8 @@ class GraphClassification : public GraphTask {
   Normalizers dataset_normalizers(const NoiseOptions&) const { return inputs_.dataset_normalizers(dataset); }
   /// The metrics of ClassPredictions over the graphs of the split.
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
+  /// Classes and probabilities of the graphs of the split.
+  PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
   int32_t label_of(const TrajectoryView& view, int64_t frame) const {
@@ -46,6 +47,7 @@ class GraphClassification : public GraphTask {
 
   FieldInfo label_;
   std::vector<int64_t> trained_;  ///< graphs of each class in training
+  ClassWeights weights_;
 };
 
 }  // namespace meshgrad

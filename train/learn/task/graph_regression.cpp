@@ -9,8 +9,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace meshgrad {
+
+namespace {
+
+/// A row of the model's output in the units of the targets.
+std::vector<double> in_units(const Normalizer& targets, std::span<const double> row) {
+  std::vector<double> values;
+  for (size_t c = 0; c < row.size(); ++c)
+    values.push_back(targets.mean(c) + targets.standard_deviation(c) * row[c]);
+  return values;
+}
+
+}  // namespace
 
 GraphRegression::GraphRegression(const Dataset& data, const Config& config) : GraphTask(data, config) {
   for (const std::string& name : config.data.targets) {
@@ -102,17 +115,30 @@ ComparedErrors GraphRegression::compare(const Stream&, std::string_view split, c
                                         const Normalizers& normalizers) const {
   const Normalizer spread = target_statistics();
   const std::vector<float> truth = target_values(dataset.trajectory(split, sample.trajectory), sample.frame);
-  const std::vector<double> ours = values_of(prediction);
+  const std::vector<double> ours = in_units(normalizers.targets, values_of(prediction));
   ComparedErrors sums;
   for (size_t c = 0; c < truth.size(); ++c) {
     const auto value = static_cast<double>(truth[c]);
     const double unit = spread.standard_deviation(c);
-    const double predicted =
-        normalizers.targets.mean(c) + normalizers.targets.standard_deviation(c) * ours[c];
-    const double error = (predicted - value) / unit, missed = (spread.mean(c) - value) / unit;
+    const double error = (ours[c] - value) / unit, missed = (spread.mean(c) - value) / unit;
     sums += {error * error, missed * missed, 1.0};
   }
   return sums;
+}
+
+PredictedTable GraphRegression::table(const TrainedModel& trained, const EvaluateOptions& options) const {
+  PredictedTable table{.rows = "graph"};
+  std::vector<double> offsets;  // that the data had
+  for (const FieldInfo& field : targets_) {
+    table.groups.push_back({field.name, field.components});
+    for (size_t c = 0; std::cmp_less(c, field.components); ++c) offsets.push_back(field.offset_of(c));
+  }
+  predict_each(trained, options, [&](const Sample&, std::span<const double> row) {
+    table.numbers.push_back(std::ssize(table.numbers));
+    const std::vector<double> values = in_units(trained.normalizers.targets, row);
+    for (size_t c = 0; c < values.size(); ++c) table.values.push_back(values[c] + offsets[c]);
+  });
+  return table;
 }
 
 Evaluation GraphRegression::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
@@ -126,10 +152,9 @@ Evaluation GraphRegression::evaluate(const TrainedModel& trained, const Evaluate
   for (size_t c = 0; c < spread.width(); ++c) mean.push_back(static_cast<float>(spread.mean(c)));
   FieldErrors errors(targets_, centres);
   predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
-    std::vector<float> ours(row.size());
-    for (size_t c = 0; c < row.size(); ++c)
-      ours[c] = static_cast<float>(trained.normalizers.targets.mean(c) +
-                                   trained.normalizers.targets.standard_deviation(c) * row[c]);
+    std::vector<float> ours;
+    for (const double value : in_units(trained.normalizers.targets, row))
+      ours.push_back(static_cast<float>(value));
     errors.add(ours, target_values(dataset.trajectory(options.split, sample.trajectory), sample.frame), {1},
                mean);
   });

@@ -34,6 +34,8 @@ class GraphRegression : public GraphTask {
   Normalizers online_normalizers() const { return inputs_.online_normalizers(sizes.outputs); }
   Normalizers dataset_normalizers(const NoiseOptions& noise) const;
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
+  /// The targets of the graphs of the split.
+  PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
   /// The targets side by side: [outputs].

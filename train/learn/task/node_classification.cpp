@@ -76,6 +76,7 @@ NodeClassification::NodeClassification(const Dataset& data, const Config& config
   sizes = inputs_.sizes();
   sizes.outputs = counts.finish(kNodeSplitNames[static_cast<size_t>(NodeSplit::train)]);
   trained_ = counts.trained();
+  weights_ = ClassWeights(config.loss, trained_);
 }
 
 std::vector<uint8_t> NodeClassification::mask_of(std::string_view split) const {
@@ -130,6 +131,7 @@ BatchLayout NodeClassification::layout(const BatchShape& shape, DType dtype, Bat
   BatchLayout layout(sizes, shape, dtype, kind);
   layout.add("labels", {shape.nodes}, DType::i32, TensorRows::nodes);
   layout.add("mask", {shape.nodes}, DType::u8, TensorRows::nodes);
+  weights_.add_to(layout);
   return layout;
 }
 
@@ -144,18 +146,25 @@ void NodeClassification::write(const Batch& batch, std::string_view split, const
     std::ranges::copy(classes, batch.tensor("labels").data<int32_t>() + sample * classes.size());
     std::ranges::copy(mask, batch.tensor("mask").data<uint8_t>() + sample * mask.size());
   }
+  weights_.write(batch);
   graph();  // pages that were lost meanwhile are an error
 }
 
 double NodeClassification::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
-  return static_cast<double>(std::ssize(samples) * std::ranges::count(mask_of(split), uint8_t{1}));
+  const std::vector<uint8_t> mask = mask_of(split);
+  const std::span<const int32_t> classes = labels();
+  double weight = 0.0;
+  for (size_t i = 0; i < mask.size(); ++i)
+    if (mask[i] != 0) weight += weights_.of(classes[i]);
+  return static_cast<double>(samples.size()) * weight;
 }
 
 LossTerms NodeClassification::loss(Tape& tape, const Model& model, const Batch& batch,
                                    const Recomputation& recomputation) const {
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum =
-      ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask")).sum;
+  const Variable sum = ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask"),
+                                       ClassWeights::in(batch))
+                           .sum;
   return {.sum = sum, .penalty = {}};
 }
 
@@ -179,24 +188,38 @@ ComparedErrors NodeClassification::compare(const Stream&, std::string_view split
   return sums;
 }
 
-Evaluation NodeClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
-  const std::vector<uint8_t> mask = mask_of(options.split);
-  const std::span<const int32_t> classes = labels();
+void NodeClassification::predict_each(
+    const TrainedModel& trained, std::string_view split,
+    const std::function<void(size_t node, std::span<const double> row)>& one) const {
+  const std::vector<uint8_t> mask = mask_of(split);
+  if (std::ranges::count(mask, uint8_t{1}) == 0) throw no_samples(split);
   Normalizers normalizers = trained.normalizers;
-  const Batch batch = training_batch(trained.task, trained.runtime, trained.precision, options.split,
-                                     {Sample{}}, {}, normalizers);
+  const Batch batch =
+      training_batch(trained.task, trained.runtime, trained.precision, split, {Sample{}}, {}, normalizers);
   Tape tape(trained.runtime, Tape::Mode::evaluate);
   const Values values = forward(trained.model, tape, batch.graph);
-  const Tensor logits = to_host(values.front().value(), trained.runtime.stream());
-  const std::vector<double> rows = values_of(logits);
+  const std::vector<double> rows = values_of(to_host(values.front().value(), trained.runtime.stream()));
   const auto width = static_cast<size_t>(sizes.outputs);
-  ClassPredictions predictions(sizes.outputs);
   for (size_t i = 0; i < mask.size(); ++i)
-    if (mask[i] != 0) predictions.add(classes[i], std::span(rows).subspan(i * width, width));
-  if (predictions.count() == 0) throw no_samples(options.split);
+    if (mask[i] != 0) one(i, std::span(rows).subspan(i * width, width));
+}
+
+Evaluation NodeClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+  const std::span<const int32_t> classes = labels();
+  ClassPredictions predictions(sizes.outputs);
+  predict_each(trained, options.split,
+               [&](size_t node, std::span<const double> row) { predictions.add(classes[node], row); });
   Evaluation result{.split = options.split, .trajectories = 1, .targets = label_.name};
   predictions.write("nodes", result);
   return result;
+}
+
+PredictedTable NodeClassification::table(const TrainedModel& trained, const EvaluateOptions& options) const {
+  PredictedTable table{.rows = "node", .groups = {{"probability", sizes.outputs}}};
+  predict_each(trained, options.split, [&](size_t node, std::span<const double> row) {
+    table.add_classes(static_cast<int64_t>(node), probabilities_of(row));
+  });
+  return table;
 }
 
 }  // namespace meshgrad

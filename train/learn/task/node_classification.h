@@ -6,12 +6,15 @@
 // (2017), section 3.1.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/class_weights.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/graph_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/recomputation.h>
 #include <meshgrad/train/learn/task/sample.h>
 
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,14 +42,14 @@ class NodeClassification {
   std::vector<TaskWarning> validate(const Config& config) const;
   std::string describe_sampling(std::string_view, double) const { return {}; }
   BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
-  /// The model's inputs, "labels" i32 [nodes], and "mask" u8 [nodes].
+  /// The model's inputs, "labels" i32 [nodes], "mask" u8 [nodes], and what ClassWeights adds.
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   void add_device_inputs(BatchLayout&) const {}
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// The nodes of the split, as often as there are samples.
+  /// The weights of the split's nodes, as often as there are samples.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
-  /// Sum over the nodes of the split of the cross entropy of their class.
+  /// Sum over the nodes of the split of the cross entropy of their class, times its weight.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const;
   /// Cross entropies of the split's nodes; the baseline says how frequent each class is in training.
@@ -59,16 +62,22 @@ class NodeClassification {
   Normalizers dataset_normalizers(const NoiseOptions&) const { return inputs_.dataset_normalizers(dataset); }
   /// The metrics of ClassPredictions over the nodes of the split.
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
+  /// Classes and probabilities of the nodes of the split.
+  PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
   TrajectoryView graph() const { return dataset.trajectory(0); }
   std::span<const int32_t> labels() const { return graph().field(label_.name).frame_of<int32_t>(0); }
+  /// Calls `one` with what the model gives for each node of a split, [outputs].
+  void predict_each(const TrainedModel& trained, std::string_view split,
+                    const std::function<void(size_t node, std::span<const double> row)>& one) const;
   /// [nodes]: 1 at the nodes of a split. Throws ConfigError for another name than train, valid and test.
   std::vector<uint8_t> mask_of(std::string_view split) const;
 
   GraphInputs inputs_;
   FieldInfo label_;
   std::vector<int64_t> trained_;  ///< nodes of each class in training
+  ClassWeights weights_;
   std::string node_split_;
   std::string split_of_graph_;  ///< the one that the file has the graph in
 };

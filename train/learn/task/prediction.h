@@ -118,5 +118,23 @@ struct Evaluation {
   bool stopped = false;                 ///< by EvaluateOptions::stop: the errors are of a part
 };
 
+/// What a task that is not on meshes predicts: a row for each node or graph of a split.
+struct PredictedTable {
+  std::string rows;              ///< "node" or "graph"
+  std::vector<int64_t> numbers;  ///< of the node, or of the graph within its split
+  std::vector<int32_t> classes;  ///< the likeliest class of each row; empty where there are no classes
+  /// Columns of `values` that belong together, with their width: "probability", or target fields.
+  struct Group {
+    std::string name;
+    int64_t width = 0;
+  };
+  std::vector<Group> groups;
+  std::vector<double> values;  ///< [rows, columns], in physical units
+
+  /// "p0", "p1", ... of classes; else "drag", or "force[0]" of several components.
+  std::vector<std::string> column_names() const;
+  void add_classes(int64_t number, std::span<const double> probabilities);
+};
+
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -27,9 +27,20 @@ const MeshTask& Task::mesh() const {
   const MeshTask* mesh = find_mesh();
   if (mesh == nullptr) {
     throw config_error("task.name", "a task on meshes", "a task whose sample is " + describe().sample,
-                       "use meshgrad evaluate, which takes every task");
+                       "use meshgrad evaluate or meshgrad predict, which take every task");
   }
   return *mesh;
+}
+
+PredictedTable Task::table(const TrainedModel& trained, const EvaluateOptions& options) const {
+  return visit([&](const auto& task) -> PredictedTable {
+    if constexpr (requires { task.table(trained, options); }) {
+      return task.table(trained, options);
+    } else {
+      throw config_error("task.name", "a task of nodes or graphs, whose prediction is a table",
+                         "a task on meshes", "use meshgrad predict or meshgrad rollout, which write meshes");
+    }
+  });
 }
 
 Sample SplitSamples::at(int64_t i) const {

@@ -143,6 +143,9 @@ class Task {
     return visit([&](const auto& task) { return task.evaluate(trained, options); });
   }
 
+  /// What a task that is not on meshes predicts of a split. Throws ConfigError for others.
+  PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
+
  private:
   Kind kind_;
 };

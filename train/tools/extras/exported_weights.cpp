@@ -33,7 +33,7 @@ constexpr const char* kKey = "meshgrad";
 
 /// The task of a checkpoint, over data without meshes.
 Task task_of(const Config& config, const std::optional<TrainingData>& data, const std::string& file) {
-  if (!find_key("data.node_types")->applies_to(config.task.name)) {
+  if (!find_key("data.hops")->applies_to(config.task.name)) {
     throw config_error("task.name", "a task on meshes, whose columns have names",
                        toml_quoted(name_of(config.task.name)), "read the checkpoint itself");
   }

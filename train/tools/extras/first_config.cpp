@@ -9,7 +9,7 @@
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/tools/extras/field_roles.h>
-#include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/extras/first_graph_config.h>
 #include <meshgrad/train/tools/extras/reach.h>
 
 #include <algorithm>
@@ -466,11 +466,7 @@ class Guess {
 
 FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen,
                          const std::vector<std::string>& targets) {
-  if (dataset.dim() < 2) {
-    throw config_error("task.name", "data of meshes in 2 or 3 dimensions, for a first configuration",
-                       dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
-                       "write one as in docs/graphs.md");
-  }
+  if (is_for_graphs(dataset, targets)) return first_graph_config(dataset, chosen, targets);
   return Guess(dataset, targets).run(chosen);
 }
 

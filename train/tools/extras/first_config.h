@@ -22,7 +22,8 @@ struct FirstConfig {
 /// of fields tell (field_roles.h). `targets`, unless empty, names them. Noise is a third of the smallest
 /// target's change. Width and steps follow from the amount of data, the batch from the memory that is planned
 /// on the device. Presets replace what they set. Throws ConfigError when there is nothing to learn: no such
-/// fields, or too few; and naming the candidates where nothing tells which are to be predicted.
+/// fields, or too few; and naming the candidates where nothing tells which are to be predicted. Data of
+/// graphs: first_graph_config.h.
 FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen = {},
                          const std::vector<std::string>& targets = {});
 

@@ -44,9 +44,10 @@ struct SchemaMaker {
     integer(entry["items"], type.minimum, type.maximum);
   }
   void operator()(const FloatListKey& type) const {
-    entry["type"] = "array";
-    entry["maxItems"] = type.most;
-    number(entry["items"], type.minimum, type.maximum);
+    OrderedJson list{{"type", "array"}, {"maxItems", type.most}};
+    number(list["items"], type.minimum, type.maximum);
+    if (type.word.empty()) return entry.update(list);
+    entry["anyOf"] = {list, {{"const", type.word}}};
   }
   void operator()(const SizeKey&) const {
     entry["type"] = "string";

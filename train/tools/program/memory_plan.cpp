@@ -343,7 +343,7 @@ Device planned_device(const Config& config, PlanMode mode) {
 
 MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   if (!options.mesh) require_data_path(asked);
-  if (options.mesh && !find_key("data.node_types")->applies_to(asked.task.name)) {
+  if (options.mesh && !find_key("data.hops")->applies_to(asked.task.name)) {
     throw config_error("task.name", "a task on meshes, to plan from the sizes of a mesh",
                        toml_quoted(name_of(asked.task.name)),
                        "leave out --nodes and --edges: plan reads the data");

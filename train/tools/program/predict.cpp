@@ -2,12 +2,14 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
+#include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
 #include <meshgrad/train/tools/program/predict_new.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
+#include <meshgrad/train/tools/program/table_files.h>
 #include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>
@@ -48,6 +50,26 @@ std::string to_text(const PredictionFiles& files, const std::string& directory) 
   return text;
 }
 
+/// Of a task that is not on meshes: a row for each node or graph.
+int predict_rows(const PredictCommand& command, const Predictor& predictor,
+                 const std::filesystem::path& directory) {
+  const PredictedTable table =
+      predict_table(predictor, {.split = command.files.split, .trajectories = command.files.meshes});
+  const TableFiles files = write_table(table, predictor.dataset().path().string(), directory);
+  if (command.json) {
+    const nlohmann::ordered_json json{{"rows", table.numbers.size()},
+                                      {"of", table.rows},
+                                      {"columns", table.column_names()},
+                                      {"csv", files.csv.string()},
+                                      {"npz", files.npz.string()}};
+    print_result(json.dump(2) + "\n");
+  } else {
+    print_text(fmt::format("{} of split {} in {} and {}\n", counted(std::ssize(table.numbers), table.rows),
+                           command.files.split, files.csv.string(), files.npz.filename().string()));
+  }
+  return kExitOk;
+}
+
 int run_rank(const PredictCommand& command, const GlobalOptions& globals,
              const std::filesystem::path& checkpoint, Ranks& ranks) {
   const DType precision = checkpoint_config(checkpoint).precision;
@@ -58,6 +80,8 @@ int run_rank(const PredictCommand& command, const GlobalOptions& globals,
   options.directory = !command.directory.empty()
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) / fmt::format("predictions_{}", options.split);
+  if (predictor.task().find_mesh() == nullptr)
+    return ranks.first() ? predict_rows(command, predictor, options.directory) : kExitOk;
   options.writes = ranks.first();
   if (!globals.quiet && ranks.first()) options.progress = progress_lines("mesh");
   const PredictionFiles files = write_predictions(predictor, options);
@@ -94,7 +118,7 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
 void add_predict(CommandLine& line) {
   CLI::App* predict = add_command(
       line.app, "predict",
-      "Predict steady fields: of new data, or of the run's own beside truth and error; writes VTU",
+      "Predict steady fields, of new data or of the run's own, as VTU; nodes and graphs as CSV and NPZ",
       {"meshgrad predict runs/poisson part_a.vtu part_b.vtu -o out", "meshgrad predict runs/poisson",
        "meshgrad predict runs/poisson --meshes 10 -o out"});
   const auto options = std::make_shared<PredictCommand>();
@@ -102,7 +126,7 @@ void add_predict(CommandLine& line) {
   CLI::Option* split =
       predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
   CLI::Option* meshes =
-      predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
+      predict->add_option("--meshes", options->files.meshes, "The first N meshes or graphs (default: all)")
           ->type_name("N")
           ->check(whole_number(1));
   predict->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")

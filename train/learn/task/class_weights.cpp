@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/class_weights.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace meshgrad {
+namespace {
+
+constexpr std::string_view kClassWeights = "class_weights";
+
+}  // namespace
+
+ClassWeights::ClassWeights(const LossConfig& config, std::span<const int64_t> trained) {
+  const std::vector<double>& given = config.class_weights;
+  if (given.empty()) return;
+  if (given != kBalancedWeights) {
+    if (given.size() != trained.size()) {
+      throw config_error("loss.class_weights", fmt::format("{} numbers, one for each class", trained.size()),
+                         fmt::format("{}", given.size()), "list one for each class, from 0");
+    }
+    for (const double weight : given) values_.push_back(static_cast<float>(weight));
+    return;
+  }
+  const auto total = static_cast<double>(std::accumulate(trained.begin(), trained.end(), int64_t{0}));
+  for (size_t c = 0; c < trained.size(); ++c) {
+    if (trained[c] == 0) {
+      throw config_error("loss.class_weights", "a list of numbers where a class is not trained on",
+                         fmt::format("\"balanced\", and none of class {}", c), "list one for each class");
+    }
+    values_.push_back(
+        static_cast<float>(total / (static_cast<double>(trained.size()) * static_cast<double>(trained[c]))));
+  }
+}
+
+void ClassWeights::add_to(BatchLayout& layout) const {
+  if (!values_.empty()) layout.add(kClassWeights, {std::ssize(values_)}, DType::f32);
+}
+
+void ClassWeights::write(const Batch& batch) const {
+  if (!values_.empty()) std::ranges::copy(values_, batch.tensor(kClassWeights).data<float>());
+}
+
+Tensor ClassWeights::in(const Batch& batch) {
+  return batch.has(kClassWeights) ? batch.tensor(kClassWeights) : Tensor();
+}
+
+}  // namespace meshgrad

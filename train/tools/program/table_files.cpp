@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/atomic_file.h>
+#include <meshgrad/train/tools/program/markup.h>
+#include <meshgrad/train/tools/program/npz_file.h>
+#include <meshgrad/train/tools/program/prediction_folder.h>
+#include <meshgrad/train/tools/program/table_files.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace meshgrad {
+
+TableFiles write_table(const PredictedTable& table, const std::string& source,
+                       const std::filesystem::path& directory) {
+  const TableFiles files{directory / "predictions.csv", directory / "predictions.npz"};
+  begin_folder(directory, [](const std::string& name) {
+    return name == "predictions.csv" || name == "predictions.npz";
+  });
+  const std::vector<std::string> names = table.column_names();
+  std::string text =
+      fmt::format("# {}: {}, by the number of each {} from 0\n{}{},{}\n", kMarkWords, printable(source),
+                  table.rows, table.rows, table.classes.empty() ? "" : ",class", fmt::join(names, ","));
+  const auto rows = std::ssize(table.numbers);
+  for (size_t i = 0; i < table.numbers.size(); ++i) {
+    text += fmt::format("{}", table.numbers[i]);
+    if (!table.classes.empty()) text += fmt::format(",{}", table.classes[i]);
+    for (size_t c = 0; c < names.size(); ++c)
+      text += fmt::format(",{:.9g}", table.values[i * names.size() + c]);
+    text += '\n';
+  }
+  write_file_atomically(files.csv, text);
+  NpzFile npz;
+  npz.add<int64_t>(table.rows, {rows}, table.numbers);
+  if (!table.classes.empty()) npz.add<int32_t>("class", {rows}, table.classes);
+  size_t first = 0;
+  for (const PredictedTable::Group& group : table.groups) {
+    const auto width = static_cast<size_t>(group.width);
+    std::vector<double> values;
+    for (size_t i = 0; i < table.numbers.size(); ++i) {
+      const auto row = std::span(table.values).subspan(i * names.size() + first, width);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    npz.add<double>(group.name, {rows, group.width}, values);
+    first += width;
+  }
+  npz.write(files.npz);
+  return files;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is predicted of nodes or graphs, as CSV and NPZ.
+#pragma once
+#include <meshgrad/train/learn/task/prediction.h>
+
+#include <filesystem>
+#include <string>
+
+namespace meshgrad {
+
+struct TableFiles {
+  std::filesystem::path csv, npz;
+};
+
+/// Writes predictions.csv, whose columns are those of the table behind `node` or `graph`, the number, and
+/// `class`; and predictions.npz with the same as arrays: the numbers, class, and each group of columns. In a
+/// folder that is made, or that an earlier call wrote. Throws DataError for files of another program.
+TableFiles write_table(const PredictedTable& table, const std::string& source,
+                       const std::filesystem::path& directory);
+
+}  // namespace meshgrad
