@@ -88,7 +88,8 @@ void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Weight b = source.weight({3});
   list.push_back(
       {"linear", "bias", {x}, {w, b}, [=](Tape& t) { return std::vector{ops::linear(t, x, w, b)}; }});
-  for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+  for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh,
+                                Activation::elu, Activation::leaky_relu}) {
     // Used twice, so that the second gradient is added to the first.
     list.push_back({"activation", std::string(name_of(kind)), {x}, {}, [=](Tape& t) {
                       return std::vector{

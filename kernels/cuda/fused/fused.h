@@ -18,11 +18,11 @@
 
 namespace meshgrad::cuda {
 
-/// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
-/// an activation, and no saved activations. MLP: up to 3 inputs, each as wide as the hidden layers or at most
-/// 32; an output as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths
-/// equal. Weights and per-warp words must fit into the device's shared memory. Other calls take the general
-/// path. Returns why not, empty when it is supported.
+/// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers, an
+/// activation (not elu or leaky_relu), and no saved activations. MLP: up to 3 inputs, each as wide as the
+/// hidden layers or at most 32; an output as wide as the hidden layers, or (without norm and residual) at
+/// most 32. Edges: all widths equal. Weights and per-warp words must fit into the device's shared memory.
+/// Other calls take the general path. Returns why not, empty when it is supported.
 std::string why_not_fused(const MlpForward& args);
 std::string why_not_fused(const MlpBackward& args);
 std::string why_not_fused(const EdgeUpdateForward& args);

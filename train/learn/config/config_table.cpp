@@ -74,7 +74,8 @@ constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
                              is("node_classification", TaskName::node_classification)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
 constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
-                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
+                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh),
+                                   is("elu", Activation::elu),   is("leaky_relu", Activation::leaky_relu)};
 constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
 constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
                                     is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
