@@ -9,13 +9,6 @@
 namespace meshgrad {
 namespace {
 
-uint64_t mix(uint64_t x) {  // the finaliser of splitmix64: keys that differ in one bit give unrelated values
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 std::array<uint32_t, 4> counter_of(uint64_t low, uint64_t high) {
   return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
           static_cast<uint32_t>(high >> 32)};
@@ -33,32 +26,18 @@ double box_muller(const std::array<uint32_t, 4>& bits) {
 
 }  // namespace
 
-std::array<uint32_t, 4> philox(RandomKey key, std::array<uint32_t, 4> counter) {
-  uint32_t k0 = static_cast<uint32_t>(key.seed);
-  uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xd2511f53u} * counter[0];
-    const uint64_t p1 = uint64_t{0xcd9e8d57u} * counter[2];
-    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
-               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
-    k0 += 0x9e3779b9u;
-    k1 += 0xbb67ae85u;
-  }
-  return counter;
-}
-
 double training_noise(uint64_t seed, uint32_t visit, uint64_t sample, uint32_t node, uint32_t component) {
-  const RandomKey key{mix(mix(seed) ^ sample)};
+  const RandomKey key{mixed_bits(mixed_bits(seed) ^ sample)};
   return box_muller(philox(key, {node, component, visit, 0x6e6f6973u}));
 }
 
 double uniform(uint64_t seed, uint64_t purpose, uint64_t index) {
-  const auto bits = philox({mix(seed)}, counter_of(index, purpose));
+  const auto bits = philox({mixed_bits(seed)}, counter_of(index, purpose));
   return unit(bits[0], bits[1]);
 }
 
 uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t count) {
-  const auto bits = philox({mix(seed)}, counter_of(index, purpose));
+  const auto bits = philox({mixed_bits(seed)}, counter_of(index, purpose));
   // A remainder of 64 random bits: for counts below 2^32 its bias is below 2^-32.
   return (static_cast<uint64_t>(bits[0]) << 32 | bits[1]) % count;
 }
@@ -68,7 +47,7 @@ uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count)
   int half_bits = 1;
   while (half_bits < 32 && (uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
-  const RandomKey key{mix(mix(seed) ^ mix(round + 1))};
+  const RandomKey key{mixed_bits(mixed_bits(seed) ^ mixed_bits(round + 1))};
   do {
     uint64_t left = index >> half_bits;
     uint64_t right = index & mask;
@@ -82,7 +61,7 @@ uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count)
 }
 
 double normal(uint64_t seed, uint64_t purpose, uint64_t index) {
-  return box_muller(philox({mix(seed)}, counter_of(index, purpose)));
+  return box_muller(philox({mixed_bits(seed)}, counter_of(index, purpose)));
 }
 
 uint64_t hash_of(std::string_view bytes) {

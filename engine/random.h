@@ -16,8 +16,28 @@ struct RandomKey {
   uint64_t seed = 0;
 };
 
-/// 128 random bits for a 128-bit counter.
-std::array<uint32_t, 4> philox(RandomKey key, std::array<uint32_t, 4> counter);
+/// The finaliser of splitmix64: keys that differ in one bit give unrelated values.
+constexpr uint64_t mixed_bits(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// 128 random bits for a 128-bit counter. Kernels call it, too.
+constexpr std::array<uint32_t, 4> philox(RandomKey key, std::array<uint32_t, 4> counter) {
+  auto k0 = static_cast<uint32_t>(key.seed);
+  auto k1 = static_cast<uint32_t>(key.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xd2511f53u} * counter[0];
+    const uint64_t p1 = uint64_t{0xcd9e8d57u} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  return counter;
+}
 
 /// Standard normal noise; `visit` counts how often training has used the sample.
 double training_noise(uint64_t seed, uint32_t visit, uint64_t sample, uint32_t node, uint32_t component);

@@ -24,4 +24,13 @@ void check_optional(std::string_view op, std::string_view argument, const Tensor
   if (tensor.defined()) check_tensor(op, argument, tensor, dtype, shape);
 }
 
+void check_dropout(std::string_view op, const DropoutKey& dropout, int64_t rows) {
+  if (!(dropout.rate >= 0.0 && dropout.rate < 1.0)) {
+    throw invalid_argument(fmt::format("{}: dropout", op), "a rate in [0, 1)",
+                           fmt::format("{}", dropout.rate));
+  }
+  check_optional(op, "dropout step", dropout.step, DType::i64, {1});
+  check_optional(op, "dropout row_keys", dropout.row_keys, DType::i64, {rows});
+}
+
 }  // namespace meshgrad
