@@ -50,6 +50,7 @@ struct ModelSizes {
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
   int64_t outputs = 0;                      ///< per node
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
+  bool node_keys = false;                   ///< batches have GraphBatch::node_keys
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.
