@@ -22,6 +22,8 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
   need("blocks", o.blocks, 0);
   need("hidden_layers", o.hidden_layers, 0);
   need("edge sets", static_cast<int64_t>(sizes.edge_inputs.size()), 1);
+  if (sizes.pool && !sizes.graph_starts)
+    throw invalid_argument("MeshGraphNet: sizes", "graph_starts where nodes are pooled", "false");
   for (const int64_t inputs : sizes.edge_inputs) need("edge_inputs", inputs, 0);
   if (o.hidden_layers + 1 > kMaxMlpLayers || sizes.edge_inputs.size() + 1 > kMaxMlpInputs) {
     throw invalid_argument(
@@ -199,6 +201,19 @@ struct MessagePassingBlock {
   }
 };
 
+/// The nodes' values become one row a graph.
+struct Pool {
+  GraphPool pool;
+
+  Values operator()(Tape& tape, const ParameterSet&, const GraphBatch& batch, const Values& before) const {
+    if (!batch.graph_starts.defined())
+      throw invalid_argument("MeshGraphNet: batch", "graph_starts, to pool the nodes of each graph", "none");
+    Values after{ops::graph_pool(tape, before.front(), batch.graph_starts, pool)};
+    while (after.size() < before.size()) after.push_back({});
+    return after;
+  }
+};
+
 struct Decoder {
   MeshGraphNetOptions options;
   Mlp mlp;
@@ -242,6 +257,7 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
       return block;
     });
   }
+  if (sizes.pool) add("pool", false, [&] { return Pool{*sizes.pool}; });
   add("decoder", false, [&] {
     return Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)};
   });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MeshGraphNet: encode, `blocks` rounds of message passing with unshared weights, decode.
+// MeshGraphNet: encode, `blocks` rounds of message passing with unshared weights, decode. For a prediction of
+// whole graphs the nodes of each graph are pooled in front of the decoder.
 // Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
 // A.1.
 #pragma once
@@ -34,7 +35,8 @@ struct MeshGraphNetOptions {
 /// The options that parameter shapes do not show, as ParameterSet::conventions has them.
 std::string parameter_conventions(const MeshGraphNetOptions& options);
 
-/// The stages "encoder", "processor.0", ..., "decoder" and their parameters, not yet allocated. Parameters:
+/// The stages "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their parameters, not yet
+/// allocated. Parameters:
 /// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder, each an Mlp; with
 /// several edge sets the names of those of edges end with the set's. An edge set without features (0
 /// edge_inputs) has no encoder: the first block's edge MLP reads only sender and receiver, and its output is

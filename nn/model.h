@@ -3,10 +3,12 @@
 // for non-finite values need to know nothing else of a model.
 #pragma once
 #include <meshgrad/autograd/recompute/checkpoint.h>
+#include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/nn/graph_batch.h>
 #include <meshgrad/nn/parameter.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 #pragma GCC visibility push(default)
@@ -48,9 +50,11 @@ struct ModelSizes {
   int64_t node_inputs = 0;
   std::vector<int64_t> edge_inputs;         ///< per edge set; 0: its edges have no features
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
-  int64_t outputs = 0;                      ///< per node
+  int64_t outputs = 0;                      ///< per node; with `pool` per graph
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
-  bool node_keys = false;                   ///< batches have GraphBatch::node_keys
+  /// A prediction has a row for each graph, made of the nodes' values pooled so; needs graph_starts.
+  std::optional<GraphPool> pool = {};
+  bool node_keys = false;  ///< batches have GraphBatch::node_keys
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.
@@ -71,11 +75,12 @@ Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_
 /// Called with the number of a stage and the values after it.
 using StageObserver = std::function<void(int64_t stage, const Values& after)>;
 
-/// All stages. The first value of the result is the prediction, [nodes, outputs]. `inputs` stand for the
-/// batch's features where they are given, so that a caller can ask for their gradients. `recomputed`:
-/// segments in order, not overlapping; gradients are the same bits whatever it holds. Model and batch must
-/// outlive the tape's entries. Throws InvalidArgument before parameters are allocated, for a batch whose
-/// sizes disagree (GraphBatch::check), segments outside of the chain, and an observer of recomputed stages.
+/// All stages. The first value of the result is the prediction, [nodes, outputs] or [graphs, outputs].
+/// `inputs` stand for the batch's features where they are given, so that a caller can ask for their
+/// gradients. `recomputed`: segments in order, not overlapping; gradients are the same bits whatever it
+/// holds. Model and batch must outlive the tape's entries. Throws InvalidArgument before parameters are
+/// allocated, for a batch whose sizes disagree (GraphBatch::check), segments outside of the chain, and an
+/// observer of recomputed stages.
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
                std::span<const RecomputedStages> recomputed = {}, const StageObserver& observer = {});
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch,

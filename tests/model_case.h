@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/nn/mesh_graph_net.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,10 @@ struct ModelCase : MeshGraphNetOptions {
   std::vector<int64_t> edge_inputs = {3};
   std::vector<std::string> edge_set_names = {"mesh"};
   int64_t outputs = 0;
-  ModelSizes sizes() const { return {node_inputs, edge_inputs, edge_set_names, outputs}; }
+  std::optional<GraphPool> pool = {};
+  ModelSizes sizes() const {
+    return {node_inputs, edge_inputs, edge_set_names, outputs, pool.has_value(), pool};
+  }
 };
 
 inline ModelCase model_case(int64_t node_inputs, int64_t outputs, int64_t width, int64_t blocks) {
@@ -35,8 +39,8 @@ inline Model make_model(const ModelCase& made, Runtime& runtime, DType dtype, ui
 
 struct LossBatch {
   GraphBatch graph;
-  Tensor target;  ///< [nodes, outputs]
-  Tensor mask;    ///< u8 [nodes]
+  Tensor target;  ///< [nodes, outputs], of pooled nodes [graphs, outputs]
+  Tensor mask;    ///< u8 [nodes] or [graphs]
 };
 
 /// The prediction, [nodes, outputs].

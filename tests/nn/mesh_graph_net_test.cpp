@@ -171,6 +171,30 @@ TEST_CASE("models without edge features have the right gradients") {
   }
 }
 
+TEST_CASE("models of whole graphs have the right gradients") {
+  for (const GraphPool pool : {GraphPool::sum, GraphPool::mean, GraphPool::max}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = without_features(false);
+      options.pool = pool;
+      options.path = path;
+      Runtime runtime = make_runtime();
+      const Model model = make_model(options, runtime, DType::f64, 7);
+      CHECK(model.stages[model.stages.size() - 2].name == "pool");
+      LossBatch batch = random_batch(runtime, options, 9, 20, DType::f64);
+      batch.graph.graph_starts = make_graph_starts(runtime, std::vector<int64_t>{4, 0, 3, 2});
+      batch.target = random_tensor(runtime, {4, options.outputs}, DType::f64, 2);
+      batch.mask = Tensor::from<uint8_t>(runtime, std::vector<uint8_t>{1, 1, 0, 1}, {4}, Tag::data);
+      CAPTURE(name_of(pool));
+      CHECK(largest_gradient_error(runtime, model, batch) < 1e-7);
+      Tape tape(runtime, Tape::Mode::evaluate);
+      CHECK(predict(model, tape, batch.graph).value().shape() == Shape{4, options.outputs});
+      batch.graph.graph_starts = {};
+      CHECK_THROWS_WITH_AS(predict(model, tape, batch.graph), doctest::Contains("needed graph_starts"),
+                           InvalidArgument);
+    }
+  }
+}
+
 TEST_CASE("edges without features have no encoder") {
   Runtime runtime = make_runtime();
   const Model model = make_model(without_features(true), runtime, DType::f32, 1);

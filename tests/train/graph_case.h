@@ -72,4 +72,59 @@ inline std::filesystem::path pack_rings(const std::filesystem::path& folder, int
   return pack_graph(folder, graph_arrays<int32_t>(edges, x, label, split));
 }
 
+/// Rings of 3 to 8 nodes with x of 0 or 1 in one NPZ file: graph g has nodes 0, 1, ... of its own. `total` is
+/// the sum of x, `label` whether that is 3 or more.
+inline NpzArrays small_graphs(int graphs) {
+  std::vector<int32_t> node_offsets{0}, edge_offsets{0}, senders, receivers, label;
+  std::vector<float> x, total;
+  for (int g = 0; g < graphs; ++g) {
+    const int nodes = 3 + static_cast<int>(uniform_below(7, 0, static_cast<uint64_t>(g), 6));
+    float sum = 0;
+    for (int i = 0; i < nodes; ++i) {
+      x.push_back(static_cast<float>(uniform_below(7, 1, x.size(), 2)));
+      sum += x.back();
+      for (const int step : {1, nodes - 1}) {
+        senders.push_back((i + step) % nodes);
+        receivers.push_back(i);
+      }
+    }
+    node_offsets.push_back(static_cast<int32_t>(x.size()));
+    edge_offsets.push_back(static_cast<int32_t>(senders.size()));
+    total.push_back(sum);
+    label.push_back(sum >= 3 ? 1 : 0);
+  }
+  const auto shape = [](size_t rows) { return "(" + std::to_string(rows) + ",)"; };
+  const std::string edges = "(2, " + std::to_string(senders.size()) + ")";
+  senders.insert(senders.end(), receivers.begin(), receivers.end());
+  return {{"node_offsets", npy<int32_t>("<i4", shape(node_offsets.size()), node_offsets)},
+          {"edge_offsets", npy<int32_t>("<i4", shape(edge_offsets.size()), edge_offsets)},
+          {"edge_index", npy<int32_t>("<i4", edges, senders)},
+          {"node:x", npy<float>("<f4", shape(x.size()), x)},
+          {"graph:total", npy<float>("<f4", shape(total.size()), total)},
+          {"graph:label", npy<int32_t>("<i4", shape(label.size()), label)}};
+}
+
+inline std::filesystem::path pack_graphs(const std::filesystem::path& folder, const NpzArrays& arrays) {
+  write_npz(folder / "graphs.npz", arrays, false);
+  ConvertOptions options;
+  options.input = folder / "graphs.npz";
+  options.output = folder / "graphs.mgd";
+  options.split = {0.6, 0.2, 0.2};
+  options.directed = true;
+  convert(options);
+  return options.output;
+}
+
+inline Config graph_config(const std::filesystem::path& folder, const std::filesystem::path& data,
+                           TaskName task) {
+  Config config = class_config(folder, data);
+  config.task.name = task;
+  config.data.targets = {task == TaskName::graph_regression ? "total" : "label"};
+  config.train.batch = 8;
+  config.train.steps = 60;
+  config.train.validate_samples = 0;
+  config.model.pool = GraphPool::sum;
+  return config;
+}
+
 }  // namespace meshgrad::test

@@ -52,6 +52,21 @@ std::optional<fs::path> data_of_run(const Config& config, const fs::path& checkp
   return path_exists(path) ? std::optional(path) : std::nullopt;
 }
 
+namespace {
+
+/// A run's configuration with the number of its classes, where that was counted in the data.
+Config with_classes(Config config, const fs::path& checkpoint) {
+  if (config.task.name != TaskName::graph_classification || config.data.classes > 0) return config;
+  const std::optional<TrainingData> trained = checkpoint_training_data(checkpoint);
+  if (!trained || !trained->ranges) return config;
+  const auto label = trained->ranges->fields.find(config.data.targets.front());
+  if (label != trained->ranges->fields.end() && !label->second.empty())
+    config.data.classes = static_cast<int64_t>(label->second.front().most) + 1;
+  return config;
+}
+
+}  // namespace
+
 struct Predictor::Loaded {
   Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks);
 
@@ -67,7 +82,7 @@ struct Predictor::Loaded {
 
 Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
     : runtime(on),
-      config(checkpoint_config(checkpoint)),
+      config(with_classes(checkpoint_config(checkpoint), checkpoint)),
       task(make_task(config, Dataset::open(data_of(config, checkpoint, data_path)))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {

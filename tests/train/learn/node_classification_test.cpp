@@ -28,7 +28,8 @@ NpzArrays triangle() {
 
 TEST_CASE("a graph's batch by hand: features, labels, split") {
   const ScratchDirectory scratch;
-  const Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
+  Config config = test::class_config(scratch.path, test::pack_graph(scratch.path, triangle()));
+  config.data.classes = 3;  // no node of class 0 is trained on
   const Task task = make_task(config, Dataset::open(config.data.path));
   CHECK(task.sizes().node_inputs == 2);
   CHECK(task.sizes().edge_inputs == std::vector<int64_t>{0});
@@ -68,6 +69,13 @@ TEST_CASE("data of several graphs or no classes is refused") {
   NpzArrays divided_twice = triangle();
   divided_twice["train_mask_b"] = divided_twice["valid_mask"];
   divided_twice["test_mask_b"] = divided_twice["train_mask"];
+  CHECK(contains(refused(triangle()),
+                 "label: split train] needed a node of each class, got none of class 0, and "
+                 "1 in other splits, the first node 1"));
+  config.data.classes = 2;
+  CHECK(contains(refused(triangle()),
+                 "label, node 0] needed a class below 2, the number of classes, got 2; fix"));
+  config.data.classes = 3;
   CHECK(refused(triangle()).empty());
   config.data.targets = {"x"};
   CHECK(contains(refused(triangle()), "[data.targets] needed one i32 field of 1 component on nodes"));
@@ -75,7 +83,7 @@ TEST_CASE("data of several graphs or no classes is refused") {
   CHECK(contains(refused(triangle()), "[data.targets] needed one field"));
   config.data.targets = {"label"};
   config.data.inputs = {"label"};
-  CHECK(contains(refused(triangle()), "[data.inputs] needed f32 fields on nodes, got label (i32"));
+  CHECK(contains(refused(triangle()), "[data.inputs] needed f32 fields on nodes or graphs, got label (i32"));
   config.data.inputs = {};
   CHECK(contains(refused(triangle()), "[data.inputs] needed at least one field"));
   config.data.inputs = {"x"};
@@ -118,7 +126,7 @@ TEST_CASE("a run on two rings learns them and resumes") {
   const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
   for (const char* split : {"train", "test"}) {
     const Evaluation result = evaluate(predictor, {.split = split});
-    REQUIRE(result.metrics.size() == 4);
+    REQUIRE(result.metrics.size() == 9);
     CHECK(result.metrics[0].name == "accuracy");
     CHECK(result.metrics[0].value >= 0.9);
     CHECK(result.metrics[1].value < 0.6);

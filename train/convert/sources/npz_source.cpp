@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert/sources/graph_collection.h>
 #include <meshgrad/train/convert/sources/npy.h>
 #include <meshgrad/train/convert/sources/npz_source.h>
 #include <meshgrad/train/data/mapped_file.h>
@@ -134,25 +135,60 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
   return entries;
 }
 
+/// How many graphs a file has (graph_collection.h); 1 for others, and for what next() will refuse.
+int64_t graphs_in(const std::filesystem::path& path) {
+  try {
+    const MappedFile file(path);
+    const ZipArchive archive = open_zip(file.bytes(), path.string());
+    const std::string entry = std::string(GraphCollection::kNodeOffsets) + ".npy";
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat(archive.get(), entry.c_str(), 0, &status) != 0) return 1;
+    const std::vector<std::byte> bytes =
+        read_entry(archive.get(), status.index, status, file.bytes().size(), path.string());
+    return std::max<int64_t>(1, parse_npy(bytes, path.string()).size() - 1);
+  } catch (const Error&) {
+    return 1;
+  }
+}
+
 class NpzSource : public TrajectorySource {
  public:
   NpzSource(std::filesystem::path path, ArrayOptions options, WarningCallback warn)
-      : path_(std::move(path)), options_(std::move(options)), warn_(std::move(warn)) {}
+      : path_(std::move(path)),
+        options_(std::move(options)),
+        warn_(std::move(warn)),
+        records_(graphs_in(path_)) {}
 
-  int64_t records() const override { return 1; }
+  int64_t records() const override { return records_; }
   uint64_t bytes_read() const override { return bytes_; }
   std::optional<RawTrajectory> next() override {
-    if (bytes_ > 0) return std::nullopt;
+    if (next_ >= records_) return std::nullopt;
+    const std::string name = path_.string();
+    if (next_ > 0) return graph();
     const MappedFile file(path_);
-    if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
+    if (file.bytes().empty()) throw broken_zip(name, "an empty file");
     bytes_ = file.bytes().size();
-    return trajectory_of_npz(file.bytes(), path_.string(), options_, warn_);
+    std::vector<NamedArray> arrays = read_npz(file.bytes(), name);
+    graphs_ = GraphCollection::of(arrays, name);
+    if (graphs_) return graph();
+    ++next_;
+    return trajectory_of_arrays(std::move(arrays), name, options_, warn_);
   }
 
  private:
+  RawTrajectory graph() {
+    const std::string name = fmt::format("{}: graph {}", path_.string(), next_);
+    RawTrajectory trajectory = trajectory_of_arrays(graphs_->graph(next_), name, options_, warn_);
+    trajectory.record = next_++;
+    return trajectory;
+  }
+
   std::filesystem::path path_;
   ArrayOptions options_;
   WarningCallback warn_;
+  int64_t records_ = 1, next_ = 0;
+  std::optional<GraphCollection> graphs_;
   uint64_t bytes_ = 0;
 };
 

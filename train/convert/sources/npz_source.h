@@ -12,7 +12,8 @@
 
 namespace meshgrad {
 
-/// One trajectory a file (array_trajectory.h). Throws DataError naming file and array.
+/// One trajectory a file (array_trajectory.h), or one for each graph of graph_collection.h. Throws DataError
+/// naming file and array.
 std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, ArrayOptions options = {},
                                            WarningCallback warn = {});
 

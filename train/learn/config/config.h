@@ -59,6 +59,7 @@ struct DataConfig {
   Prediction predict = Prediction::change;
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
   int64_t history = 1;
+  int64_t classes = 0;         ///< of a label; 0: as many as the data have
   std::string node_split;      ///< which one divides the nodes of a graph; empty: the only one
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
@@ -72,7 +73,13 @@ struct DataConfig {
   std::vector<int64_t> kinematic_types;  ///< their next values are known from the data
 };
 
-enum class TaskName : uint8_t { mesh_dynamics, steady_field, node_classification };
+enum class TaskName : uint8_t {
+  mesh_dynamics,
+  steady_field,
+  node_classification,
+  graph_regression,
+  graph_classification
+};
 
 struct TaskConfig {
   TaskName name = TaskName::mesh_dynamics;
@@ -88,6 +95,7 @@ struct ModelConfig {
   Norm norm = Norm::layer;
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
+  GraphPool pool = GraphPool::mean;  ///< of tasks on whole graphs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
 };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/config/config_choices.h>
 
 #include <algorithm>
 #include <iterator>
 
 namespace meshgrad {
 namespace {
+
+using namespace choices;
 
 /// The sections; the type of a key's member says which one it is in.
 constexpr std::tuple kMembers{&Config::run,      &Config::task,       &Config::data,      &Config::model,
@@ -57,58 +59,6 @@ constexpr double kMostScale = 1e12;
 
 constexpr int64_t kMany = 1'000'000'000'000;
 
-template <class Enum>
-constexpr Choice is(std::string_view name, Enum value) {
-  return {name, static_cast<int>(value)};
-}
-
-constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16),
-                                  is("bf16", DType::bf16)};
-constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
-constexpr Choice kPredictions[] = {is("change", Prediction::change),
-                                   is("second_change", Prediction::second_change)};
-constexpr Choice kWorldPairs[] = {is("all", WorldPairs::all), is("other_type", WorldPairs::other_type)};
-constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
-constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
-                             is("steady_field", TaskName::steady_field),
-                             is("node_classification", TaskName::node_classification)};
-constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
-constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
-                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh),
-                                   is("elu", Activation::elu),   is("leaky_relu", Activation::leaky_relu)};
-constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
-constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
-                                    is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
-constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
-                                  is("after_residual", AggregateOrder::after_residual)};
-constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
-constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
-                                  is("sgd", OptimizerKind::sgd)};
-constexpr Choice kSchedules[] = {is("constant", RateCurve::constant),
-                                 is("exponential", RateCurve::exponential), is("cosine", RateCurve::cosine),
-                                 is("step", RateCurve::step)};
-constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
-                                      is("online", NormalizeMode::online)};
-constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),
-                                       is("refit", InitNormalizers::refit)};
-constexpr Choice kRecomputeModes[] = {
-    is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
-    is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
-    is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr std::string_view kKeepWords[] = {"auto", "none"};
-constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
-                                is("file", OffloadTo::file)};
-constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
-                                    is("sequence", SegmentUnit::sequence)};
-constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber), is("l1", LossName::l1),
-                              is("relative_l2", LossName::relative_l2)};
-constexpr Choice kBests[] = {is("auto", BestBy::automatic), is("loss", BestBy::loss),
-                             is("rollout", BestBy::rollout)};
-constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
-constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
-constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
-                                  is("metis", MeshPartition::metis), is("file", MeshPartition::file)};
-
 constexpr ConfigSection kSections[] = {
     {"run", "Where a run lives and what it runs on"},
     {"task", "What a sample is, and what is learned from it"},
@@ -132,6 +82,8 @@ constexpr ConfigSection kSections[] = {
 constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
 constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
 constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
+constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification};
+constexpr TaskName kTasksOfClasses[] = {TaskName::node_classification, TaskName::graph_classification};
 
 // What a resumed run may change, and the same for some tasks only.
 constexpr KeyUse kFree{};
@@ -140,6 +92,8 @@ constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
 constexpr KeyUse kFixed{true};
 constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
 constexpr KeyUse kFixedOnNodes{true, kTasksOnNodes, "has no splits of nodes"};
+constexpr KeyUse kFixedOnGraphs{true, kTasksOnGraphs, "predicts no values of graphs"};
+constexpr KeyUse kFixedOfClasses{true, kTasksOfClasses, "has no classes"};
 constexpr KeyUse kFixedOverTime{true, kTasksOverTime, "has no time"};
 constexpr KeyUse kFixedOfChanges{true, kTasksOverTime, "predicts values only"};
 
@@ -167,7 +121,8 @@ constexpr ConfigKey kKeys[] = {
 
     {"task", "name", choice<&TaskConfig::name>(kTasks), "", kFixed,
      "mesh_dynamics predicts how fields change from frame to frame, steady_field fields of a mesh without "
-     "time, node_classification the class of each node of one graph"},
+     "time, node_classification the class of each node of one graph, graph_regression numbers of whole "
+     "graphs, graph_classification the class of each graph"},
 
     {"data", "path", TextKey{at<&DataConfig::path>}, "", kFree,
      "Packed file written by `meshgrad convert`; required for training"},
@@ -208,8 +163,11 @@ constexpr ConfigKey kKeys[] = {
     {"data", "period", FloatListKey{at<&DataConfig::period>, 0, 1e30, 3}, "unit of positions", kFixedOnMeshes,
      "Length of a periodic domain along each axis, 0 where it is not; relative positions are to the nearest "
      "image"},
-    {"data", "node_types", IntegerKey{at<&DataConfig::node_types>, 1, 65536}, "classes", kFixedOnMeshes,
-     "Number of node types, the width of their one-hot input"},
+    {"data", "classes", IntegerKey{at<&DataConfig::classes>, 0, 65536}, "classes", kFixedOfClasses,
+     "Number of classes of the target; 0: one more than the largest in the data, of which each is trained "
+     "on"},
+    {"data", "node_types", IntegerKey{at<&DataConfig::node_types>, 1, 65536}, "classes", kFixed,
+     "Number of node types, the width of their one-hot input; graphs without types have none"},
     {"data", "predicted_types", IntegerListKey{at<&DataConfig::predicted_types>, 0, 65535, 1}, "",
      kFixedOnMeshes, "Node types in the loss, whose values a rollout predicts"},
     {"data", "noise_types", IntegerListKey{at<&DataConfig::noise_types>, 0, 65535}, "", kFixedOnMeshes,
@@ -235,6 +193,8 @@ constexpr ConfigKey kKeys[] = {
     {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixed,
      "Whether nodes sum edge features before or after the residual is added; weights trained with one are "
      "wrong with the other"},
+    {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
+     "How the nodes of a graph become one row in front of the decoder: their mean, sum or maximum"},
     {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,
      "Fused kernels, or one kernel per op as a check"},
     {"model", "keep_hidden", BoolKey{at<&ModelConfig::keep_hidden>}, "", kFree,

@@ -61,6 +61,7 @@ class Checks {
   }
 
   void check_types(const char* name, const std::vector<int64_t>& types) {
+    if (!find_key(name)->applies_to(config_.task.name)) return;
     const int64_t classes = config_.data.node_types;
     const auto type = std::ranges::find_if(types, [&](int64_t one) { return one >= classes; });
     if (type == types.end()) return;

@@ -18,15 +18,23 @@ double value_of(const Variable& loss, const Stream& stream) {
   return *to_host(loss.value(), stream).data<double>();
 }
 
-/// Rows [begin, end) of a batch, as what a loss reads beside the prediction.
-Batch rows_of_sample(const Batch& batch, int64_t begin, int64_t end) {
-  Batch own;
-  own.graph.nodes = end - begin;
-  own.graph.node_features = batch.graph.node_features.row_range(begin, end);
-  for (const NamedTensor& named : batch.tensors) {
-    own.tensors.push_back(named);
-    if (named.rows == TensorRows::nodes) own.tensors.back().tensor = named.tensor.row_range(begin, end);
+/// Which rows of a batch are a sample's.
+struct SampleRows {
+  int64_t graph = 0, first_node = 0, end_node = 0;
+
+  Tensor of(const Tensor& tensor, TensorRows rows) const {
+    if (rows == TensorRows::nodes) return tensor.row_range(first_node, end_node);
+    return rows == TensorRows::graphs ? tensor.row_range(graph, graph + 1) : tensor;
   }
+};
+
+/// A sample's rows of a batch, as what a loss reads beside the prediction.
+Batch rows_of_sample(const Batch& batch, const SampleRows& rows) {
+  Batch own;
+  own.graph.nodes = rows.end_node - rows.first_node;
+  own.graph.node_features = rows.of(batch.graph.node_features, TensorRows::nodes);
+  for (const NamedTensor& named : batch.tensors)
+    own.tensors.push_back({named.name, rows.of(named.tensor, named.rows), named.rows});
   return own;
 }
 
@@ -94,14 +102,16 @@ std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
   if (samples.size() == 1)
     return {{value_of(terms.sum, all.runtime.stream()), all.compare(samples.front(), rows, batch)}};
   std::vector<SampleErrors> errors;
-  int64_t begin = 0;
+  const TensorRows predicted = all.task.sizes().pool ? TensorRows::graphs : TensorRows::nodes;
+  SampleRows own_rows;
   for (const Sample& sample : samples) {
-    const int64_t end = begin + all.task.dataset().mesh_sizes(all.split, sample.trajectory).nodes;
-    const Batch own = rows_of_sample(batch, begin, end);
-    const Model giving = model_giving(all.model, Variable(prediction.value().row_range(begin, end), false));
+    own_rows.end_node += all.task.dataset().mesh_sizes(all.split, sample.trajectory).nodes;
+    const Batch own = rows_of_sample(batch, own_rows);
+    const Variable given(own_rows.of(prediction.value(), predicted), false);
+    const Model giving = model_giving(all.model, given);
     const double loss = value_of(all.task.loss(tape, giving, own, {}).sum, all.runtime.stream());
-    errors.push_back({loss, all.compare(sample, rows.row_range(begin, end), own)});
-    begin = end;
+    errors.push_back({loss, all.compare(sample, own_rows.of(rows, predicted), own)});
+    own_rows = {.graph = own_rows.graph + 1, .first_node = own_rows.end_node, .end_node = own_rows.end_node};
   }
   return errors;
 }

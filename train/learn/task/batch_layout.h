@@ -19,7 +19,7 @@ struct BatchShape {
   int64_t edges = 0;
   int64_t ghosts = 0;       ///< of a part of a mesh, after the nodes that it owns
   int64_t world_edges = 0;  ///< room for them
-  int64_t graphs = 1;       ///< whole meshes
+  int64_t graphs = 1;       ///< whole ones, or room for them
   /// Whether a batch of that shape has room in one of this.
   bool holds(const BatchShape& batch) const;
   bool operator==(const BatchShape&) const = default;
@@ -27,9 +27,10 @@ struct BatchShape {
 
 /// What the rows of a task's tensor belong to.
 enum class TensorRows : uint8_t {
-  batch,  ///< to none in particular
-  nodes,  ///< a row for each node
-  frames  ///< several times unrolled_rows(nodes) (unrolled_loss.h)
+  batch,   ///< to none in particular
+  nodes,   ///< a row for each node
+  graphs,  ///< a row for each graph
+  frames   ///< several times unrolled_rows(nodes) (unrolled_loss.h)
 };
 
 /// A tensor of a task: "target", "mask". The name is a literal.

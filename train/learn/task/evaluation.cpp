@@ -70,6 +70,17 @@ std::string baseline_name(const MeshTask& task) {
                      task.dataset.statistics_split());
 }
 
+std::vector<double> centres_of(const FieldInfo& target, const FieldStatistics& stats) {
+  constexpr double kFar = 3.0;
+  double mean = 0.0, deviation = 0.0;
+  for (size_t c = 0; c < stats.mean.size(); ++c) {
+    mean = std::hypot(mean, stats.mean[c]);
+    deviation = std::hypot(deviation, stats.std[c]);
+  }
+  const bool far = stats.count > 0 && mean > kFar * deviation && deviation > 0.0;
+  return far ? stats.mean : std::vector<double>(static_cast<size_t>(target.components), 0.0);
+}
+
 FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets, std::vector<double> centres)
     : targets_(targets), centres_(std::move(centres)), sums_(targets.size()) {
   size_t width = 0;

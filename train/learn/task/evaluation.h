@@ -40,6 +40,10 @@ int64_t rollout_frames(const MeshTask& task, const TrajectoryView& trajectory, c
 /// Evaluation::baseline of a task on meshes.
 std::string baseline_name(const MeshTask& task);
 
+/// By component of a target: 0, or of one whose mean is more than 3 standard deviations from zero this mean
+/// (FieldError::relative_l2).
+std::vector<double> centres_of(const FieldInfo& target, const FieldStatistics& stats);
+
 /// Sums of errors, field by field; every compared value counts the same.
 class FieldErrors {
  public:

@@ -241,6 +241,7 @@ void write_part(const Batch& whole, const Part& part, const Batch& to) {
         write_rows_of_frames(from.tensor, whole.graph.nodes, part, target);
         break;
       case TensorRows::batch:
+      case TensorRows::graphs:
         std::memcpy(target.raw(), from.tensor.raw(), static_cast<size_t>(target.bytes()));
         break;
     }

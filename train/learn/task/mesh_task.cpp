@@ -2,6 +2,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_task.h>
 
 #include <fmt/format.h>
@@ -307,18 +308,12 @@ std::vector<float> MeshTask::baseline_output(const TrajectoryView& trajectory, i
 }
 
 std::vector<double> MeshTask::centres() const {
-  constexpr double kFar = 3.0;
   std::vector<double> centres;
   for (const FieldInfo& field : fields.targets) {
     FieldStatistics stats;
     if (!dataset.node_type_counts().empty()) stats = predicted_stats(field.name, Quantity::value);
-    double mean = 0.0, deviation = 0.0;
-    for (size_t c = 0; c < stats.mean.size(); ++c) {
-      mean = std::hypot(mean, stats.mean[c]);
-      deviation = std::hypot(deviation, stats.std[c]);
-    }
-    const bool far = stats.count > 0 && mean > kFar * deviation && deviation > 0.0;
-    for (size_t c = 0; std::cmp_less(c, field.components); ++c) centres.push_back(far ? stats.mean[c] : 0.0);
+    const std::vector<double> of_field = centres_of(field, stats);
+    centres.insert(centres.end(), of_field.begin(), of_field.end());
   }
   return centres;
 }

@@ -2,7 +2,8 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/config/config_table.h>
-#include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/class_counts.h>
+#include <meshgrad/train/learn/task/class_metrics.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/node_classification.h>
 
@@ -17,14 +18,7 @@ namespace {
 
 constexpr const char* kTask = "node_classification";
 
-ConfigError unfit_field(const char* key, const char* needed, const FieldInfo& field) {
-  return config_error(key, needed,
-                      fmt::format("{} ({} on {}s, {} components)", field.name, name_of(field.dtype),
-                                  name_of(field.on), field.components),
-                      "name another; see meshgrad info");
-}
-
-void check_one_graph(const Dataset& dataset) {
+const Dataset& one_graph(const Dataset& dataset) {
   const std::string path = dataset.path().string();
   if (dataset.trajectories() != 1) {
     throw config_error("task.name", fmt::format("data of one graph for \"{}\"", kTask),
@@ -35,6 +29,7 @@ void check_one_graph(const Dataset& dataset) {
                        fmt::format("{} frames in {}", dataset.trajectory(0).frames(), path),
                        "convert one frame");
   }
+  return dataset;
 }
 
 std::string node_split_named(const Dataset& dataset, const std::string& asked) {
@@ -50,47 +45,17 @@ std::string node_split_named(const Dataset& dataset, const std::string& asked) {
                      asked.empty() ? "none named" : toml_quoted(asked), "name one");
 }
 
-/// Values of a tensor on the host.
-std::vector<double> logits_of(const Tensor& logits) {
-  std::vector<double> values;
-  dispatch_storage(accumulator_of(logits.dtype()), [&]<class T>() {
-    std::vector<T> wide;
-    const std::span<const T> read = read_rows(logits, wide);
-    values.assign(read.begin(), read.end());
-  });
-  return values;
-}
-
-double cross_entropy(std::span<const double> logits, size_t label) {
-  const double most = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (const double logit : logits) sum += std::exp(logit - most);
-  return most + std::log(sum) - logits[label];
-}
-
 }  // namespace
 
-NodeClassification::NodeClassification(const Dataset& data, const Config& config) : dataset(data) {
-  if (noise_of(config).any()) {
-    throw config_error("train.noise", fmt::format("0 with task.name = \"{}\"", kTask),
-                       fmt::format("{}", config.train.noise), "set train.noise = 0");
-  }
-  check_one_graph(dataset);
+NodeClassification::NodeClassification(const Dataset& data, const Config& config)
+    : dataset(one_graph(data)), inputs_(dataset, config.data) {
+  refuse_noise(config);
   for (const SplitInfo& split : dataset.splits())
     if (split.count > 0) split_of_graph_ = split.name;
   if (config.data.train_split != split_of_graph_) {
     throw config_error("data.train_split", "the split that has the graph: " + split_of_graph_,
                        toml_quoted(config.data.train_split), "name it");
   }
-  for (const std::string& name : config.data.inputs) {
-    const FieldInfo& field = dataset.field(name);
-    if (field.on != FieldOn::node || field.dtype != DType::f32)
-      throw unfit_field("data.inputs", "f32 fields on nodes", field);
-    inputs_.push_back(field);
-    sizes.node_inputs += field.components;
-  }
-  if (inputs_.empty())
-    throw config_error("data.inputs", "at least one field on nodes", "[]", "name one; see meshgrad info");
   if (config.data.targets.size() != 1) {
     throw config_error("data.targets", "one field, the class of each node",
                        fmt::format("{} fields", config.data.targets.size()), "name one; see meshgrad info");
@@ -101,19 +66,16 @@ NodeClassification::NodeClassification(const Dataset& data, const Config& config
   node_split_ = node_split_named(dataset, config.data.node_split);
   const std::span<const int32_t> splits = graph().node_split(node_split_);
   const std::span<const int32_t> classes = labels();
-  int32_t most = 0;
+  ClassCounts counts(fmt::format("{}: {}", dataset.path().string(), label_.name), "node",
+                     config.data.classes);
   for (size_t i = 0; i < classes.size(); ++i) {
     if (splits[i] == static_cast<int32_t>(NodeSplit::none)) continue;
-    if (classes[i] < 0) {
-      throw data_error(fmt::format("{}: {}, node {}", dataset.path().string(), label_.name, i),
-                       "a class, from 0, at each node of a split", fmt::format("{}", classes[i]),
-                       "leave nodes without a class out of the masks");
-    }
-    most = std::max(most, classes[i]);
+    counts.add(classes[i], splits[i] == static_cast<int32_t>(NodeSplit::train),
+               [&] { return std::to_string(i); });
   }
-  sizes.edge_inputs = {0};
-  sizes.edge_set_names = {std::string(kMeshEdges)};
-  sizes.outputs = int64_t{most} + 1;
+  sizes = inputs_.sizes();
+  sizes.outputs = counts.finish(kNodeSplitNames[static_cast<size_t>(NodeSplit::train)]);
+  trained_ = counts.trained();
 }
 
 std::vector<uint8_t> NodeClassification::mask_of(std::string_view split) const {
@@ -142,7 +104,7 @@ DataError NodeClassification::no_samples(std::string_view split) const {
 
 TaskDescription NodeClassification::describe() const {
   TaskDescription text{.sample = "the whole graph"};
-  for (const FieldInfo& field : inputs_) text.node_inputs.push_back({field.name, field.components});
+  inputs_.describe(text);
   text.outputs = {{"class of " + label_.name, sizes.outputs}};
   return text;
 }
@@ -174,33 +136,14 @@ BatchLayout NodeClassification::layout(const BatchShape& shape, DType dtype, Bat
 void NodeClassification::write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
                                const NoiseOptions&, Normalizers& normalizers, bool learn,
                                SampleScratch& scratch) const {
-  const TrajectoryView view = graph();
-  const auto nodes = static_cast<size_t>(view.mesh().nodes);
-  const auto width = static_cast<size_t>(sizes.node_inputs);
+  const std::vector<GivenGraph> graphs(samples.size(), GivenGraph{graph()});
+  inputs_.write(batch, graphs, normalizers, learn, scratch);
   const std::vector<uint8_t> mask = mask_of(split);
   const std::span<const int32_t> classes = labels();
-  Dataset::MeshSizes before;
   for (size_t sample = 0; sample < samples.size(); ++sample) {
-    std::ranges::copy(classes, batch.tensor("labels").data<int32_t>() + before.nodes);
-    std::ranges::copy(mask, batch.tensor("mask").data<uint8_t>() + before.nodes);
-    dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
-      RowsInPlace<T> rows(batch.graph.node_features, before.nodes, view.mesh().nodes, scratch.wide_nodes);
-      size_t column = 0;
-      for (const FieldInfo& field : inputs_) {
-        const std::span<const float> values = view.field(field.name).frame(0);
-        const auto components = static_cast<size_t>(field.components);
-        for (size_t i = 0; i < nodes; ++i)
-          for (size_t c = 0; c < components; ++c)
-            rows.values()[i * width + column + c] = static_cast<T>(values[i * components + c]);
-        column += components;
-      }
-      if (learn) normalizers.nodes.accumulate(std::span<const T>(rows.values()));
-      normalizers.nodes.normalize(rows.values());
-      rows.store();
-    });
-    before = append_to_union(batch.graph.edges(kMeshEdges).graph, view.mesh(), before);
+    std::ranges::copy(classes, batch.tensor("labels").data<int32_t>() + sample * classes.size());
+    std::ranges::copy(mask, batch.tensor("mask").data<uint8_t>() + sample * mask.size());
   }
-  write_graph_sizes(batch.graph, std::vector<int64_t>(samples.size(), view.mesh().nodes));
   graph();  // pages that were lost meanwhile are an error
 }
 
@@ -216,29 +159,15 @@ LossTerms NodeClassification::loss(Tape& tape, const Model& model, const Batch& 
   return {.sum = sum, .penalty = {}};
 }
 
-Normalizers NodeClassification::online_normalizers() const {
-  return {Normalizer(static_cast<size_t>(sizes.node_inputs)), Normalizer(0), Normalizer(0), Normalizer(0)};
-}
-
-Normalizers NodeClassification::dataset_normalizers(const NoiseOptions&) const {
-  std::vector<double> mean, deviation;
-  for (const FieldInfo& field : inputs_) {
-    const FieldStatistics stats = dataset.field_stats(field.name);
-    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
-    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
-  }
-  return {Normalizer::fixed(mean, deviation), Normalizer(0), Normalizer(0), Normalizer(0)};
-}
-
 ComparedErrors NodeClassification::compare(const Stream&, std::string_view split, const Sample&,
                                            const Tensor& prediction, const Batch&, const Normalizers&) const {
-  const std::vector<uint8_t> mask = mask_of(split), trained = mask_of("train");
+  const std::vector<uint8_t> mask = mask_of(split);
   const std::span<const int32_t> classes = labels();
   const auto width = static_cast<size_t>(sizes.outputs);
-  const std::vector<double> rows = logits_of(prediction);
-  std::vector<double> frequent(width, 1.0);  // no class is impossible
-  for (size_t i = 0; i < trained.size(); ++i)
-    if (trained[i] != 0) frequent[static_cast<size_t>(classes[i])] += 1.0;
+  const std::vector<double> rows = values_of(prediction);
+  std::vector<double> frequent;
+  for (const int64_t count : trained_)
+    frequent.push_back(static_cast<double>(count) + 1.0);  // none impossible
   for (double& count : frequent) count = std::log(count);
   ComparedErrors sums;
   for (size_t i = 0; i < mask.size(); ++i) {
@@ -259,28 +188,15 @@ Evaluation NodeClassification::evaluate(const TrainedModel& trained, const Evalu
   Tape tape(trained.runtime, Tape::Mode::evaluate);
   const Values values = forward(trained.model, tape, batch.graph);
   const Tensor logits = to_host(values.front().value(), trained.runtime.stream());
-  const std::vector<double> rows = logits_of(logits);
+  const std::vector<double> rows = values_of(logits);
   const auto width = static_cast<size_t>(sizes.outputs);
-  std::vector<int64_t> counts(width);
-  double right = 0.0, entropy = 0.0, nodes = 0.0;
-  for (size_t i = 0; i < mask.size(); ++i) {
-    if (mask[i] == 0) continue;
-    const std::span<const double> row = std::span<const double>(rows).subspan(i * width, width);
-    const auto label = static_cast<size_t>(classes[i]);
-    entropy += cross_entropy(row, label);
-    right += std::ranges::max_element(row) == row.begin() + static_cast<std::ptrdiff_t>(label) ? 1.0 : 0.0;
-    ++counts[label];
-    nodes += 1.0;
-  }
-  if (nodes == 0.0) throw no_samples(options.split);
-  const auto frequent = static_cast<double>(*std::ranges::max_element(counts));
-  return {.split = options.split,
-          .trajectories = 1,
-          .targets = label_.name,
-          .metrics = {{"accuracy", "", right / nodes},
-                      {"accuracy of the most frequent class", "", frequent / nodes},
-                      {"cross entropy", "nat", entropy / nodes},
-                      {"nodes", "", nodes}}};
+  ClassPredictions predictions(sizes.outputs);
+  for (size_t i = 0; i < mask.size(); ++i)
+    if (mask[i] != 0) predictions.add(classes[i], std::span(rows).subspan(i * width, width));
+  if (predictions.count() == 0) throw no_samples(options.split);
+  Evaluation result{.split = options.split, .trajectories = 1, .targets = label_.name};
+  predictions.write("nodes", result);
+  return result;
 }
 
 }  // namespace meshgrad

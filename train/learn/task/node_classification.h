@@ -7,7 +7,7 @@
 #pragma once
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
-#include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/graph_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
 #include <meshgrad/train/learn/task/recomputation.h>
 #include <meshgrad/train/learn/task/sample.h>
@@ -22,8 +22,8 @@ struct TrainedModel;  // evaluation.h
 
 class NodeClassification {
  public:
-  /// data.inputs are f32 fields on nodes; data.targets is one i32 field on nodes, the class of each, from 0.
-  /// Throws ConfigError for other fields, for data of several graphs or frames, for training noise, and where
+  /// data.targets is one i32 field on nodes, the class of each, from 0. Throws what GraphInputs throws,
+  /// ConfigError for other targets, for data of several graphs or frames, for training noise, and where
   /// data.node_split does not say which node split counts; DataError for a node of a split without a class.
   NodeClassification(const Dataset& dataset, const Config& config);
 
@@ -55,9 +55,9 @@ class NodeClassification {
   static double error_of(double mean) { return mean; }
   std::vector<GivenTensor> given(const Batch&) const { return {}; }
   NodeClassification for_validation() const { return *this; }
-  Normalizers online_normalizers() const;
-  Normalizers dataset_normalizers(const NoiseOptions& noise) const;
-  /// Accuracy, that of always saying the most frequent class of the split, and the mean cross entropy.
+  Normalizers online_normalizers() const { return inputs_.online_normalizers(0); }
+  Normalizers dataset_normalizers(const NoiseOptions&) const { return inputs_.dataset_normalizers(dataset); }
+  /// The metrics of ClassPredictions over the nodes of the split.
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
@@ -66,8 +66,9 @@ class NodeClassification {
   /// [nodes]: 1 at the nodes of a split. Throws ConfigError for another name than train, valid and test.
   std::vector<uint8_t> mask_of(std::string_view split) const;
 
-  std::vector<FieldInfo> inputs_;
+  GraphInputs inputs_;
   FieldInfo label_;
+  std::vector<int64_t> trained_;  ///< nodes of each class in training
   std::string node_split_;
   std::string split_of_graph_;  ///< the one that the file has the graph in
 };

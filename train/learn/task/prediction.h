@@ -112,7 +112,10 @@ struct Evaluation {
   std::string baseline = {};
   std::optional<DynamicsErrors> dynamics = {};
   std::vector<Metric> metrics = {};
-  bool stopped = false;  ///< by EvaluateOptions::stop: the errors are of a part
+  /// Of classes: how many rows of a class, by row, were given each, by column.
+  std::vector<std::vector<int64_t>> confusion = {};
+  std::vector<std::string> notes = {};  ///< which metrics have no value, and why
+  bool stopped = false;                 ///< by EvaluateOptions::stop: the errors are of a part
 };
 
 }  // namespace meshgrad

@@ -4,6 +4,8 @@
 // neither; nothing here asks for a mesh, positions or frames. A closed set: a new task is a class with these
 // members and one more name below and in make_task.
 #pragma once
+#include <meshgrad/train/learn/task/graph_classification.h>
+#include <meshgrad/train/learn/task/graph_regression.h>
 #include <meshgrad/train/learn/task/node_classification.h>
 #include <meshgrad/train/learn/task/steady_field.h>
 
@@ -13,7 +15,8 @@
 namespace meshgrad {
 
 class Task {
-  using Kind = std::variant<MeshDynamics, SteadyField, NodeClassification>;
+  using Kind =
+      std::variant<MeshDynamics, SteadyField, NodeClassification, GraphRegression, GraphClassification>;
   template <class Body>
   decltype(auto) visit(Body&& body) const {
     return std::visit(std::forward<Body>(body), kind_);

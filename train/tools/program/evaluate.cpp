@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
@@ -63,6 +64,8 @@ std::string to_json(const Evaluation& e, int64_t checkpoint_step, bool last_is_b
                               {"targets", e.targets},
                               {"fields", errors_json(e.fields)}};
   for (const Metric& metric : e.metrics) json["metrics"][metric.name] = metric.value;
+  if (!e.confusion.empty()) json["confusion"] = e.confusion;
+  if (!e.notes.empty()) json["notes"] = e.notes;
   if (!e.baseline.empty()) {
     json["baseline"] = e.baseline;
     json["worse_than_baseline"] = fields_worse_than_baseline(e.fields);
@@ -98,16 +101,32 @@ std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
   return text + notes + given_notes(errors.inputs_from_data, errors.held_types, errors.boundary);
 }
 
-std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
+/// Rows are the classes of the data, columns those that the model gave.
+std::string confusion_text(const std::vector<std::vector<int64_t>>& counts) {
+  constexpr size_t kMost = 12;  // columns of a terminal
+  if (counts.size() > kMost) return "";
+  std::string text = fmt::format("\n{:<16}", "class, given as");
+  for (size_t c = 0; c < counts.size(); ++c) text += fmt::format(" {:>7}", c);
+  for (size_t c = 0; c < counts.size(); ++c) {
+    text += fmt::format("\n{:<16}", c);
+    for (const int64_t count : counts[c]) text += fmt::format(" {:>7}", count);
+  }
+  return text + "\n";
+}
+
+std::string to_text(const Evaluation& e, int64_t checkpoint_step, bool of_meshes) {
   std::string text = wrapped(fmt::format("{} on split {}: {}, checkpoint of step {}", e.targets, e.split,
-                                         e.dynamics ? counted(e.trajectories, "trajectory", "trajectories")
-                                                    : counted(e.trajectories, "mesh", "meshes"),
+                                         e.dynamics  ? counted(e.trajectories, "trajectory", "trajectories")
+                                         : of_meshes ? counted(e.trajectories, "mesh", "meshes")
+                                                     : counted(e.trajectories, "graph"),
                                          checkpoint_step),
                              kTextWidth) +
                      "\n\n";
   for (const Metric& metric : e.metrics)
     text += fmt::format("{:<36} {:>10.4g}{}{}\n", metric.name, metric.value, metric.unit.empty() ? "" : " ",
                         metric.unit);
+  if (!e.confusion.empty()) text += confusion_text(e.confusion);
+  for (const std::string& note : e.notes) text += note_lines(note);
   if (!e.fields.empty()) text += errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
   text += baseline_notes(e.baseline, e.fields);
   if (!e.dynamics) return text;
@@ -133,7 +152,8 @@ int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
   if (command.json) {
     print_result(to_json(result, predictor.step(), !note.empty()));
   } else {
-    print_text(to_text(result, predictor.step()) + (note.empty() ? "" : note_lines(note)));
+    print_text(to_text(result, predictor.step(), predictor.task().find_mesh() != nullptr) +
+               (note.empty() ? "" : note_lines(note)));
   }
   return kExitOk;
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/graph_inputs.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field) {
+  return config_error(key, needed,
+                      fmt::format("{} ({} on {}s, {} components)", field.name, name_of(field.dtype),
+                                  name_of(field.on), field.components),
+                      "name another; see meshgrad info");
+}
+
+void refuse_noise(const Config& config) {
+  if (!noise_of(config).any()) return;
+  throw config_error("train.noise", fmt::format("0 with task.name = \"{}\"", name_of(config.task.name)),
+                     fmt::format("{}", config.train.noise), "set train.noise = 0");
+}
+
+std::vector<double> values_of(const Tensor& tensor) {
+  std::vector<double> values;
+  dispatch_storage(accumulator_of(tensor.dtype()), [&]<class T>() {
+    std::vector<T> wide;
+    const std::span<const T> read = read_rows(tensor, wide);
+    values.assign(read.begin(), read.end());
+  });
+  return values;
+}
+
+GraphInputs::GraphInputs(const Dataset& dataset, const DataConfig& config)
+    : node_types_(dataset.node_types() > 1 ? config.node_types : 0), dim_(dataset.dim()) {
+  for (const std::string& name : config.inputs) {
+    const FieldInfo& field = dataset.field(name);
+    if ((field.on != FieldOn::node && field.on != FieldOn::graph) || field.dtype != DType::f32)
+      throw unfit_field("data.inputs", "f32 fields on nodes or graphs", field);
+    fields_.push_back(field);
+    width_ += field.components;
+  }
+  if (fields_.empty())
+    throw config_error("data.inputs", "at least one field on nodes", "[]", "name one; see meshgrad info");
+  if (node_types_ > 0 && dataset.node_types() > node_types_) {
+    throw config_error(
+        "data.node_types", fmt::format("more than {}, a node type of this data", dataset.node_types() - 1),
+        fmt::format("{}", node_types_), fmt::format("set data.node_types = {}", dataset.node_types()));
+  }
+  width_ += node_types_;
+}
+
+ModelSizes GraphInputs::sizes() const {
+  return {.node_inputs = width_,
+          .edge_inputs = {dim_ > 0 ? dim_ + 1 : 0},
+          .edge_set_names = {std::string(kMeshEdges)}};
+}
+
+void GraphInputs::describe(TaskDescription& text) const {
+  for (const FieldInfo& field : fields_) text.node_inputs.push_back({field.name, field.components});
+  if (node_types_ > 0) text.node_inputs.push_back({"node type, one-hot", node_types_});
+  if (dim_ > 0) text.edge_inputs = {{"relative position", dim_}, {"distance", 1}};
+}
+
+template <class T>
+void GraphInputs::write_rows(const GivenGraph& graph, T* rows) const {
+  const MeshView& mesh = graph.view.mesh();
+  const auto nodes = static_cast<size_t>(mesh.nodes), width = static_cast<size_t>(width_);
+  size_t column = 0;
+  for (const FieldInfo& field : fields_) {
+    const std::span<const float> values = graph.view.field(field.name).frame(graph.frame);
+    const auto components = static_cast<size_t>(field.components);
+    const bool on_graph = field.on == FieldOn::graph;
+    for (size_t i = 0; i < nodes; ++i)
+      for (size_t c = 0; c < components; ++c)
+        rows[i * width + column + c] = static_cast<T>(values[(on_graph ? 0 : i * components) + c]);
+    column += components;
+  }
+  for (size_t i = 0; i < nodes && node_types_ > 0; ++i)
+    for (size_t type = 0; type < width - column; ++type)
+      rows[i * width + column + type] =
+          static_cast<T>(mesh.node_type[i] == static_cast<int32_t>(type) ? 1 : 0);
+}
+
+void GraphInputs::write(const Batch& batch, std::span<const GivenGraph> graphs, Normalizers& normalizers,
+                        bool learn, SampleScratch& scratch) const {
+  const EdgeSet& edges = batch.graph.edges(kMeshEdges);
+  std::vector<int64_t> graph_nodes;
+  Dataset::MeshSizes before;
+  for (const GivenGraph& graph : graphs) {
+    const MeshView& mesh = graph.view.mesh();
+    dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
+      const auto finish = [&](RowsInPlace<T>& rows, Normalizer& normalizer) {
+        if (learn) normalizer.accumulate(std::span<const T>(rows.values()));
+        normalizer.normalize(rows.values());
+        rows.store();
+      };
+      RowsInPlace<T> node_rows(batch.graph.node_features, before.nodes, mesh.nodes, scratch.wide_nodes);
+      write_rows(graph, node_rows.values().data());
+      finish(node_rows, normalizers.nodes);
+      if (dim_ == 0) return;
+      RowsInPlace<T> edge_rows(edges.features, before.edges, mesh.edges, scratch.wide_edges);
+      write_displacements(mesh, mesh.positions, dim_, dim_ + 1, edge_rows.values().data());
+      finish(edge_rows, normalizers.edges);
+    });
+    before = append_to_union(edges.graph, mesh, before);
+    graph_nodes.push_back(mesh.nodes);
+  }
+  write_graph_sizes(batch.graph, graph_nodes);
+}
+
+Normalizers GraphInputs::online_normalizers(int64_t targets) const {
+  return {Normalizer(static_cast<size_t>(width_)), Normalizer(dim_ > 0 ? static_cast<size_t>(dim_) + 1 : 0),
+          Normalizer(static_cast<size_t>(targets)), Normalizer(0)};
+}
+
+Normalizers GraphInputs::dataset_normalizers(const Dataset& dataset) const {
+  std::vector<double> mean, deviation;
+  for (const FieldInfo& field : fields_) {
+    const FieldStatistics stats = dataset.field_stats(field.name);
+    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
+    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+  }
+  mean.resize(static_cast<size_t>(width_), 0.0);
+  deviation.resize(static_cast<size_t>(width_), 1.0);
+  const FieldStatistics edges = dim_ > 0 ? dataset.edge_stats() : FieldStatistics();
+  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), Normalizer(0),
+          Normalizer(0)};
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// GraphInputs: what a model reads of given graphs, for tasks that need no mesh. Nodes read the fields
+// data.inputs (one on graphs at every node), then a one-hot of the node type where the data have several.
+// Edges read relative positions (sender minus receiver) and their length where the data have positions, else
+// nothing. Graphs of a batch are one graph, their disjoint union.
+#pragma once
+#include <meshgrad/train/learn/task/mesh_inputs.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// A sample with its data.
+struct GivenGraph {
+  TrajectoryView view;
+  int64_t frame = 0;
+};
+
+class GraphInputs {
+ public:
+  /// Throws ConfigError without a field, for others than f32 fields on nodes and graphs, and for a node type
+  /// outside of the one-hot.
+  GraphInputs(const Dataset& dataset, const DataConfig& config);
+
+  /// Of a model that reads this; outputs are left out.
+  ModelSizes sizes() const;
+  const std::vector<FieldInfo>& fields() const { return fields_; }
+  void describe(TaskDescription& text) const;
+  /// Writes features and edges of a batch on the host. With `learn`, the normalisers learn from each graph
+  /// before they are applied to it.
+  void write(const Batch& batch, std::span<const GivenGraph> graphs, Normalizers& normalizers, bool learn,
+             SampleScratch& scratch) const;
+  Normalizers online_normalizers(int64_t targets) const;
+  /// From the data set's statistics, of the inputs alone.
+  Normalizers dataset_normalizers(const Dataset& dataset) const;
+
+ private:
+  template <class T>
+  void write_rows(const GivenGraph& graph, T* rows) const;
+
+  std::vector<FieldInfo> fields_;
+  int64_t width_ = 0;       // columns of a node
+  int64_t node_types_ = 0;  // of the one-hot; 0: there is none
+  int dim_ = 0;
+};
+
+/// The error of a field that does not fit a key.
+ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field);
+/// The values of a tensor on the host.
+std::vector<double> values_of(const Tensor& tensor);
+/// Refuses training noise, which has no meaning without a mesh.
+void refuse_noise(const Config& config);
+
+}  // namespace meshgrad

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// GraphRegression: numbers of whole graphs, such as the drag of a body or the energy of a molecule.
+#pragma once
+#include <meshgrad/train/learn/task/graph_task.h>
+
+namespace meshgrad {
+
+class GraphRegression : public GraphTask {
+ public:
+  /// data.targets are f32 fields on graphs, in none of the inputs. Throws what GraphTask throws, and
+  /// ConfigError for other targets.
+  GraphRegression(const Dataset& dataset, const Config& config);
+
+  // What train/learn/task/task.h asks of every task.
+  TaskDescription describe() const;
+  std::vector<TaskWarning> validate(const Config&) const { return data_warnings(); }
+  /// The model's inputs, "target" [graphs, outputs] in the accumulator of `dtype`, and "mask" u8 [graphs].
+  BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
+  void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+             const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
+  /// The graphs.
+  double loss_weight(std::string_view, const std::vector<Sample>& samples) const {
+    return static_cast<double>(samples.size());
+  }
+  /// Sum over the graphs of the squared errors of their normalised targets.
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
+                 const Recomputation& recomputation) const;
+  /// Squared errors in standard deviations of the training split; the baseline is its mean.
+  ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
+                         const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
+  static double error_of(double mean);
+  std::vector<GivenTensor> given(const Batch& batch) const;
+  GraphRegression for_validation() const { return *this; }
+  Normalizers online_normalizers() const { return inputs_.online_normalizers(sizes.outputs); }
+  Normalizers dataset_normalizers(const NoiseOptions& noise) const;
+  Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
+
+ private:
+  /// The targets side by side: [outputs].
+  std::vector<float> target_values(const TrajectoryView& view, int64_t frame) const;
+  Normalizer target_statistics() const;
+
+  std::vector<FieldInfo> targets_;
+};
+
+}  // namespace meshgrad
