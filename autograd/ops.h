@@ -5,6 +5,7 @@
 // every op here.
 #pragma once
 #include <meshgrad/autograd/tape.h>
+#include <meshgrad/kernels/attention.h>
 #include <meshgrad/kernels/dropout.h>
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/graph_pool.h>
@@ -52,6 +53,20 @@ struct EdgeUpdateOptions {
 struct EdgeUpdate {
   Variable edges;      ///< [edges, width]; absent without edges_out_needed
   Variable aggregate;  ///< [owned_nodes, width]
+};
+
+/// What edge_attention computes, in the terms of kernels/attention.h. Absent variables are undefined tensors.
+struct AttentionInputs {
+  AttentionScore score = AttentionScore::gat;
+  int64_t heads = 1;
+  bool self_edges = false;
+  double slope = 0.2;
+  Variable values;                          ///< [nodes, heads * columns of a head]
+  Variable sender_scores, receiver_scores;  ///< gat: [nodes, heads] and [owned_nodes, heads], by head_scores
+  Variable keys, queries;                   ///< gatv2, dot; without keys the values are the keys
+  Weight weight;                            ///< gatv2: [width]
+  Variable edge_scores;                     ///< gat, dot: [edges, heads], may be absent
+  DropoutKey dropout = {};                  ///< rate 0 where no training step runs
 };
 
 struct LossSum {
@@ -121,6 +136,15 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
 /// parts.
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
+
+/// Weighted means of senders' values by receiver, [owned_nodes, width]; the weights are a softmax of scores
+/// over a receiver's edges, head by head. Saves [owned_nodes, heads] of the softmax, and reads its output in
+/// backward.
+Variable edge_attention(Tape& tape, const Graph& graph, const AttentionInputs& inputs);
+
+/// scores[n, h] = sum over the columns of head h of x * weight, in the accumulator dtype: `weight` is
+/// [width].
+Variable head_scores(Tape& tape, const Variable& x, const Weight& weight, int64_t heads);
 
 /// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0, or what `form` makes
 /// of it. Throws InvalidArgument without a target.

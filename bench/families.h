@@ -16,9 +16,10 @@ struct Family {
 };
 std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const Selection& selection);
 
-/// Matrix multiplications; row operations; the state error and the optimizer.
+/// Matrix multiplications; row operations; attention; the state error and the optimizer.
 std::vector<Family> matrix_families();
 std::vector<Family> row_families();
+std::vector<Family> attention_families();
 std::vector<Family> state_families();
 
 /// Throws InternalError naming a kernel that no family times.

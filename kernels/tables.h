@@ -3,6 +3,7 @@
 // to the table of the tensors' device; tests and benchmarks go through the tables entry by entry. Internal to
 // kernels/, its tests and benchmarks.
 #pragma once
+#include <meshgrad/kernels/attention.h>
 #include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/graph_pool.h>
@@ -32,6 +33,7 @@ struct KernelTables {
   const OptimizerKernels& optimizer;
   const StateErrorKernels& state_error;
   const WorldEdgeKernels& world_edges;
+  const AttentionKernels& attention;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -47,6 +49,7 @@ extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
+extern const AttentionKernels attention_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -60,6 +63,7 @@ extern const ClassLossKernels class_loss_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
+extern const AttentionKernels attention_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -76,7 +80,7 @@ const KernelTables& tables(Device device);
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges] = all;
+               world_edges, attention] = all;
   {
     const auto& [forward, backward] = linear;
     visit("linear", "linear_forward", forward);
@@ -146,6 +150,13 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
   {
     const auto& [find] = world_edges;
     visit("world_edges", "find_world_edges", find);
+  }
+  {
+    const auto& [attend, attend_back, score, score_back] = attention;
+    visit("attention", "edge_attention_forward", attend);
+    visit("attention", "edge_attention_backward", attend_back);
+    visit("attention", "head_scores_forward", score);
+    visit("attention", "head_scores_backward", score_back);
   }
 }
 

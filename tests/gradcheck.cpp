@@ -212,6 +212,64 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   }
 }
 
+void add_attention(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const auto graph = sample_graph(runtime);
+  const Variable values = source.leaf({6, 6}), edge_scores = source.leaf({9, 2});
+  const Weight by_sender = source.weight({6}), by_receiver = source.weight({6});
+  for (const bool self : {false, true}) {
+    // Head scores are used twice, so that the second gradient is added to the first.
+    list.push_back({"head_scores",
+                    self ? "gat, self edges, dropout" : "gat, edge scores",
+                    self ? std::vector{values} : std::vector{values, edge_scores},
+                    {by_sender, by_receiver},
+                    [=](Tape& t) {
+                      AttentionInputs in{.heads = 2, .self_edges = self, .values = values};
+                      in.sender_scores = ops::head_scores(t, values, by_sender, 2);
+                      in.receiver_scores = ops::head_scores(t, values, by_receiver, 2);
+                      if (self) in.dropout = {.seed = 4, .rate = 0.4};
+                      if (!self) in.edge_scores = edge_scores;
+                      return std::vector{ops::edge_attention(t, *graph, in),
+                                         ops::edge_attention(t, *graph, in), in.sender_scores};
+                    }});
+  }
+  const Variable keys = source.leaf({6, 6}), queries = source.leaf({6, 6}), small = source.leaf({6, 6});
+  const Weight weight = source.weight({6});
+  // Values of few digits meet leaky's kink at 0: not when one is far smaller than the other.
+  dispatch_cpu_storage(small.value().dtype(), [&]<class S>() {
+    for (S& value : small.value().values<S>())
+      value = S(static_cast<Accumulator<S>>(value) * Accumulator<S>(0x1p-8));
+  });
+  for (const bool own_keys : {false, true}) {
+    for (const AttentionScore score : {AttentionScore::gatv2, AttentionScore::dot}) {
+      const Variable own = score == AttentionScore::gatv2 ? small : queries;
+      AttentionInputs in{
+          .score = score, .heads = 3, .self_edges = !own_keys, .values = values, .queries = own};
+      if (own_keys) in.keys = keys;
+      if (own_keys) in.dropout = {.seed = 5, .op = 1, .rate = 0.25};
+      std::vector<Variable> leaves{values, own};
+      if (own_keys) leaves.push_back(keys);
+      std::vector<Weight> weights;
+      if (score == AttentionScore::gatv2) weights.push_back(in.weight = weight);
+      list.push_back(
+          {"edge_attention",
+           std::string(score == AttentionScore::dot ? "dot" : "gatv2") +
+               (own_keys ? ", keys, dropout" : ", self edges"),
+           leaves, weights, [=](Tape& t) {
+             return std::vector{ops::edge_attention(t, *graph, in), ops::edge_attention(t, *graph, in)};
+           }});
+    }
+  }
+  const Variable scores = source.leaf({9, 3});
+  list.push_back({"edge_attention", "dot, edge scores", {values, queries, scores}, {}, [=](Tape& t) {
+                    return std::vector{ops::edge_attention(t, *graph,
+                                                           {.score = AttentionScore::dot,
+                                                            .heads = 3,
+                                                            .values = values,
+                                                            .queries = queries,
+                                                            .edge_scores = scores})};
+                  }});
+}
+
 void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Variable prediction = source.leaf({5, 2});
   const Tensor target = source.target({5, 2});
@@ -349,6 +407,7 @@ std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtyp
   add_basic(runtime, source, list);
   add_graphs(runtime, source, list);
   add_fused(runtime, source, list);
+  add_attention(runtime, source, list);
   add_loss(runtime, source, list);
   add_unroll(runtime, source, list);
   add_halo(runtime, source, list);

@@ -14,7 +14,8 @@ const KernelTables& cpu_tables() {
                                         .class_loss = cpu::class_loss_kernels,
                                         .optimizer = cpu::optimizer_kernels,
                                         .state_error = cpu::state_error_kernels,
-                                        .world_edges = cpu::world_edge_kernels};
+                                        .world_edges = cpu::world_edge_kernels,
+                                        .attention = cpu::attention_kernels};
   return kTables;
 }
 

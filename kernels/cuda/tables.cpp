@@ -14,7 +14,8 @@ const KernelTables& gpu_tables() {
                                         .class_loss = cuda::class_loss_kernels,
                                         .optimizer = cuda::optimizer_kernels,
                                         .state_error = cuda::state_error_kernels,
-                                        .world_edges = cuda::world_edge_kernels};
+                                        .world_edges = cuda::world_edge_kernels,
+                                        .attention = cuda::attention_kernels};
   return kTables;
 }
 
