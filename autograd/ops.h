@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/autograd/tape.h>
 #include <meshgrad/kernels/attention.h>
+#include <meshgrad/kernels/dropout.h>
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/graph_pool.h>
 #include <meshgrad/kernels/loss_form.h>
@@ -81,12 +82,22 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 /// y = activation(x), elementwise.
 Variable activation(Tape& tape, const Variable& x, Activation kind);
 
+/// y = x + bias, row by row.
+Variable add_bias(Tape& tape, const Variable& x, const Weight& bias);
+
+/// y = x / (1 - rate) where the key keeps a value, else 0; x itself with a rate of 0. Nothing is saved: the
+/// mask is a function of the key. Throws InvalidArgument for a rate outside [0, 1).
+Variable dropout(Tape& tape, const Variable& x, const DropoutKey& key);
+
 /// y = norm(x) * gain + bias, row by row; `bias` is absent for rms. `epsilon` is added to the variance.
 Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
               double epsilon);
 
 /// a + b, of the same shape.
 Variable add(Tape& tape, const Variable& a, const Variable& b);
+
+/// The larger of a and b, element by element. Where they are equal, a has the gradient.
+Variable maximum(Tape& tape, const Variable& a, const Variable& b);
 
 /// The parts side by side: [rows, sum of widths]. With sender or receiver parts, rows are the graph's
 /// edges. Throws InvalidArgument without parts, or when parts gather and there is no graph.
@@ -104,6 +115,13 @@ Variable weighted_sum(Tape& tape, const Variable& x, const Graph& graph, const T
 /// `graph_starts`: i32 [graphs + 1], as GraphBatch has it. A maximum's gradient goes to the first node that
 /// has it.
 Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, GraphPool pool);
+
+/// The mean of an attention's heads: [rows, heads * width] -> [rows, width].
+Variable mean_of_heads(Tape& tape, const Variable& x, int64_t heads);
+
+/// Rows of a table, [identifiers, width]: out[i] is that of the sender of edge i. `identifiers`: a bipartite
+/// graph with an edge for each row of the result, from its identifier.
+Variable embedding(Tape& tape, const Weight& table, const Graph& identifiers);
 
 /// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
 /// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory. `next_edges`: the

@@ -57,6 +57,37 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
   return y;
 }
 
+Variable add_bias(Tape& tape, const Variable& x, const Weight& bias) {
+  Variable y = tape.output(x.rows(), x.value().width(), x.value().dtype(), true, "add_bias");
+  if (tape.runs())
+    kernels::add_bias_forward({.x = x.value(), .bias = bias.value, .y = y.value()}, tape.stream());
+  tape.record({.op = "add_bias", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), bias](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    if (bias.gradient.defined())
+      kernels::add_bias_backward({.rows = y.rows(), .d_y = d_y, .d_bias = bias.gradient}, back.runtime(),
+                                 back.stream());
+    if (x.needs_gradient()) back.add_gradient(x, d_y);
+  });
+  return y;
+}
+
+Variable dropout(Tape& tape, const Variable& x, const DropoutKey& key) {
+  if (key.rate == 0.0) return x;
+  const Rows rows = x.rows();
+  Variable y = tape.output(rows, x.value().width(), x.value().dtype(), x.needs_gradient(), "dropout");
+  if (tape.runs())
+    kernels::dropout({.rows = rows, .key = key, .x = x.value(), .y = y.value()}, tape.stream());
+  tape.record({.op = "dropout", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), key](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined() || !x.needs_gradient()) return;
+    const GradientTarget d_x = back.gradient_for(x);
+    kernels::dropout({.rows = y.rows(), .key = key, .x = d_y, .y = d_x.tensor, .accumulate = d_x.accumulate},
+                     back.stream());
+  });
+  return y;
+}
+
 Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
               double epsilon) {
   const Rows rows = x.rows();
@@ -115,6 +146,28 @@ Variable add(Tape& tape, const Variable& a, const Variable& b) {
     }
     if (a.needs_gradient()) back.add_gradient(a, d_y);
   });
+  return y;
+}
+
+Variable maximum(Tape& tape, const Variable& a, const Variable& b) {
+  Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
+                           a.needs_gradient() || b.needs_gradient(), "maximum");
+  if (tape.runs()) kernels::maximum_forward({.a = a.value(), .b = b.value(), .y = y.value()}, tape.stream());
+  const Variable inputs[] = {a, b};
+  tape.record({.op = "maximum", .inputs = inputs, .backward_reads_inputs = true},
+              [a, b, y = y.slot()](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                const GradientTarget d_a = back.gradient_for(a.slot()), d_b = back.gradient_for(b.slot());
+                kernels::maximum_backward({.a = a.value(),
+                                           .b = b.value(),
+                                           .d_y = d_y,
+                                           .d_a = d_a.tensor,
+                                           .d_b = d_b.tensor,
+                                           .accumulate_d_a = d_a.accumulate,
+                                           .accumulate_d_b = d_b.accumulate},
+                                          back.stream());
+              });
   return y;
 }
 
@@ -213,6 +266,67 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
     const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
     kernels::gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
     back.add_gradient(x, d_x);
+  });
+  return y;
+}
+
+namespace {
+
+/// x / count, in place.
+void divide(const Tensor& x, int64_t count, const Stream& stream) {
+  const double half = 0.5 / static_cast<double>(count);
+  kernels::axpby({.a = half, .x = x, .b = half, .y = x}, stream);
+}
+
+}  // namespace
+
+Variable mean_of_heads(Tape& tape, const Variable& x, int64_t heads) {
+  if (heads == 1) return x;
+  const Rows rows = x.rows();
+  const int64_t width = x.value().width() / heads;
+  Variable y = tape.output(rows, width, x.value().dtype(), x.needs_gradient(), "mean_of_heads");
+  if (tape.runs()) {
+    for (int64_t head = 0; head < heads; ++head)
+      meshgrad::kernels::segment_sum({.segments = rows,
+                                      .offsets = {},
+                                      .order = {},
+                                      .x = x.value(),
+                                      .out = y.value(),
+                                      .accumulate = head > 0,
+                                      .x_column = head * width},
+                                     tape.stream());
+    divide(y.value(), heads, tape.stream());
+  }
+  tape.record({.op = "mean_of_heads", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), heads](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined() || !x.needs_gradient()) return;
+    const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
+    divide(d_y, heads, back.stream());
+    for (int64_t head = 0; head < heads; ++head)
+      kernels::gather({.rows = y.rows(), .index = {}, .x = d_y, .out = d_x, .out_column = head * d_y.width()},
+                      back.stream());
+    back.add_gradient(x, d_x);
+  });
+  return y;
+}
+
+Variable embedding(Tape& tape, const Weight& table, const Graph& identifiers) {
+  const Rows rows = identifiers.edge_rows();
+  Variable y = tape.output(rows, table.value.width(), table.value.dtype(), true, "embedding");
+  if (tape.runs()) {
+    kernels::gather({.rows = rows, .index = identifiers.senders, .x = table.value, .out = y.value()},
+                    tape.stream());
+  }
+  tape.record({.op = "embedding", .inputs = {}}, [table, y = y.slot(), g = &identifiers](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined() || !table.gradient.defined()) return;
+    meshgrad::kernels::segment_sum({.segments = g->node_rows(),
+                                    .offsets = g->sender_offsets,
+                                    .order = g->sender_order,
+                                    .x = d_y,
+                                    .out = table.gradient,
+                                    .accumulate = true},
+                                   back.stream());
   });
   return y;
 }

@@ -30,8 +30,10 @@ class StageSpans {
 
 Tape::Tape(Runtime& runtime, Mode mode)
     : runtime_(runtime),
-      kind_(mode == Mode::record ? Kind::record : Kind::evaluate),
-      shared_(std::make_shared<Shared>()) {}
+      kind_(mode == Mode::evaluate ? Kind::evaluate : Kind::record),
+      shared_(std::make_shared<Shared>()) {
+  shared_->training = mode == Mode::train;
+}
 
 Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
     : runtime_(outer.runtime_),

@@ -64,6 +64,7 @@ class Tape {
   using Observer = std::function<void(const OpWritten&)>;
   enum class Mode {
     record,
+    train,    ///< records, too; what is for training alone, as dropout, is done on such a tape only
     evaluate  ///< ops save nothing, and backward() throws
   };
   explicit Tape(Runtime& runtime, Mode mode = Mode::record);
@@ -75,6 +76,8 @@ class Tape {
   /// True when ops must save what their backward reads.
   bool recording() const { return kind_ == Kind::record; }
   bool evaluating() const { return kind_ == Kind::evaluate; }
+  /// Whether this tape, or the one that an inner tape belongs to, was made with Mode::train.
+  bool training() const { return shared_->training; }
   /// Number of recorded ops.
   size_t size() const { return entries_.size(); }
   const OpCounts& counts() const { return shared_->counts; }
@@ -163,6 +166,7 @@ class Tape {
     OpCounts counts;
     uint64_t ids = 0;
     bool check = false;
+    bool training = false;
     std::function<void()> check_op;
     int64_t weights_begun = -1;  // the largest `first` of begin_weights()
     std::shared_ptr<Offload> offload;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the families that carry state: the state error of unrolled predictions, the optimizer, and the
-// arrays of a host application.
+// Rows of the families of training and embedding: dropout, biases, the state error of unrolled predictions,
+// the optimizer, and the arrays of a host application.
+#include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/kernels/state_error.h>
@@ -294,10 +295,92 @@ Workload edge_displacements_work(const std::shared_ptr<Case>& c) {
   return work;
 }
 
+/// Of rows of a step: half of the values are dropped.
+Workload dropout_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const Input x = c->rows(n.base, n.width);
+  std::vector<int64_t> keys(static_cast<size_t>(n.rows));
+  for (int64_t i = 0; i < n.rows; ++i) keys[static_cast<size_t>(i)] = i % n.base;
+  Runtime& runtime = c->runtime();
+  const Dropout args{
+      .rows = n.rows,
+      .key = {.rate = 0.5, .row_keys = Tensor::from<int64_t>(runtime, keys, {n.rows}, Tag::data)},
+      .x = x.tensor,
+      .y = c->written({n.rows, n.width}, c->storage())};
+  const Stream& stream = c->stream();
+  return row_workload(
+      c, work_of(args), [&stream, args] { kernels::dropout(args, stream); },
+      [=](Case& checked) {
+        const DropoutMask mask = mask_of({.rate = 0.5});
+        Matrix expected = x.base;
+        for (int64_t i = 0; i < n.base; ++i)
+          for (int64_t j = 0; j < n.width; ++j) expected.at(i, j) *= keep(mask, i, j) ? 2.0 : 0.0;
+        checked.expect("y", args.y, expected, 1);
+      });
+}
+
+Workload maximum_work(const std::shared_ptr<Case>& c, bool backward) {
+  const RowSizes n(*c);
+  const Input a = c->rows(n.base, n.width), b = c->rows(n.base, n.width), d_y = c->rows(n.base, n.width);
+  const MaximumForward args{a.tensor, b.tensor, c->written({n.rows, n.width}, c->storage())};
+  const MaximumBackward back{.a = a.tensor,
+                             .b = b.tensor,
+                             .d_y = d_y.tensor,
+                             .d_a = args.y,
+                             .d_b = c->written({n.rows, n.width}, c->storage())};
+  const Stream& stream = c->stream();
+  const auto run = [&stream, args, back, backward] {
+    if (backward) {
+      kernels::maximum_backward(back, stream);
+    } else {
+      kernels::maximum_forward(args, stream);
+    }
+  };
+  return row_workload(c, backward ? work_of(back) : work_of(args), run, [=](Case& checked) {
+    Matrix first = backward ? d_y.base : a.base, second(n.base, n.width);
+    for (size_t i = 0; i < first.v.size(); ++i)
+      if (b.base.v[i] > a.base.v[i]) first.v[i] = backward ? 0.0 : b.base.v[i], second.v[i] = d_y.base.v[i];
+    checked.expect(backward ? "d_a" : "y", args.y, first, 1);
+    if (backward) checked.expect("d_b", back.d_b, second, 1);
+  });
+}
+
+Workload bias_work(const std::shared_ptr<Case>& c, bool backward) {
+  const RowSizes n(*c);
+  const Input x = c->rows(n.base, n.width), bias = c->vector(n.width);
+  Runtime& runtime = c->runtime();
+  if (backward) {
+    const AddBiasBackward args{.rows = n.rows, .d_y = x.tensor, .d_bias = c->accumulated({n.width})};
+    return row_workload(
+        c, work_of(args), [&runtime, args] { kernels::add_bias_backward(args, runtime, runtime.stream()); },
+        [=](Case& checked) {
+          Matrix total(1, n.width);
+          for (int64_t i = 0; i < n.base; ++i)
+            for (int64_t j = 0; j < n.width; ++j) total.at(0, j) += x.base.at(i, j);
+          checked.expect_total("d_bias", args.d_bias, total, n.base, 1.0);
+        });
+  }
+  const AddBiasForward args{
+      .x = x.tensor, .bias = bias.tensor, .y = c->written({n.rows, n.width}, c->storage())};
+  return row_workload(
+      c, work_of(args), [&runtime, args] { kernels::add_bias_forward(args, runtime.stream()); },
+      [=](Case& checked) {
+        Matrix expected = x.base;
+        for (int64_t i = 0; i < n.base; ++i)
+          for (int64_t j = 0; j < n.width; ++j) expected.at(i, j) += bias.base.at(0, j);
+        checked.expect("y", args.y, expected, 2);
+      });
+}
+
 }  // namespace
 
 std::vector<Family> state_families() {
-  return {{"accumulate_error/forward", "accumulate_error_forward", accumulate_error_work},
+  return {{"dropout", "dropout", dropout_work},
+          {"maximum/forward", "maximum_forward", [](const auto& c) { return maximum_work(c, false); }},
+          {"maximum/backward", "maximum_backward", [](const auto& c) { return maximum_work(c, true); }},
+          {"bias/forward", "add_bias_forward", [](const auto& c) { return bias_work(c, false); }},
+          {"bias/backward", "add_bias_backward", [](const auto& c) { return bias_work(c, true); }},
+          {"accumulate_error/forward", "accumulate_error_forward", accumulate_error_work},
           {"accumulate_error/backward", "accumulate_error_backward", accumulate_error_backward_work},
           {"add_columns/forward", "add_columns_forward", add_columns_work},
           {"add_columns/backward", "add_columns_backward", add_columns_backward_work},

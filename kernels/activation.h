@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activation functions and row norms of an MLP.
-// GELU: Hendrycks, Gimpel 2016; SiLU: Elfwing, Uchibe, Doya 2018; LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm:
-// Zhang, Sennrich 2019.
+// GELU: Hendrycks, Gimpel 2016; SiLU: Elfwing, Uchibe, Doya 2018; ELU: Clevert, Unterthiner, Hochreiter 2016;
+// leaky relu: Maas, Hannun, Ng 2013; LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019.
 #pragma once
 #include <meshgrad/engine/error.h>
 
@@ -13,12 +13,13 @@
 namespace meshgrad {
 
 /// relu: max(x, 0). silu: x / (1 + exp(-x)). gelu: x Phi(x), with the exact normal distribution (erf). tanh.
-/// none: the identity.
-enum class Activation : uint8_t { none, relu, silu, gelu, tanh };
+/// elu: x, or exp(x) - 1 for negative x. leaky_relu: x, or kLeakySlope x for negative x. none: the identity.
+enum class Activation : uint8_t { none, relu, silu, gelu, tanh, elu, leaky_relu };
 constexpr std::string_view name_of(Activation activation) {
-  constexpr std::string_view kNames[] = {"none", "relu", "silu", "gelu", "tanh"};
+  constexpr std::string_view kNames[] = {"none", "relu", "silu", "gelu", "tanh", "elu", "leaky_relu"};
   return kNames[static_cast<int>(activation)];
 }
+inline constexpr double kLeakySlope = 0.2;
 
 /// Over each row of `width` values. layer: (x - mean) / sqrt(variance + epsilon), with the biased variance.
 /// rms: x / sqrt(mean of squares + epsilon).

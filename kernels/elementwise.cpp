@@ -53,6 +53,54 @@ void kernels::norm_backward(const NormBackward& args, Runtime& runtime, const St
   note_work("norm_backward", args);
 }
 
+void kernels::dropout(const Dropout& args, const Stream& stream) {
+  check_defined("dropout", "y", args.y);
+  check_tensor("dropout", "y", args.y, args.y.dtype(), {args.rows.capacity, args.y.width()});
+  check_tensor("dropout", "x", args.x, args.y.dtype(), args.y.shape());
+  check_dropout("dropout", args.key, args.rows.capacity);
+  kernels::tables(args.y.device()).elementwise.dropout(args, stream);
+  note_work("dropout", args);
+}
+
+void kernels::add_bias_forward(const AddBiasForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "add_bias.forward";
+  check_defined(kOp, "y", args.y);
+  check_tensor(kOp, "x", args.x, args.y.dtype(), args.y.shape());
+  check_tensor(kOp, "bias", args.bias, accumulator_of(args.y.dtype()), {args.y.width()});
+  kernels::tables(args.y.device()).elementwise.add_bias_forward(args, stream);
+  note_work("add_bias_forward", args);
+}
+
+void kernels::add_bias_backward(const AddBiasBackward& args, Runtime& runtime, const Stream& stream) {
+  constexpr std::string_view kOp = "add_bias.backward";
+  check_defined(kOp, "d_y", args.d_y);
+  check_tensor(kOp, "d_y", args.d_y, args.d_y.dtype(), {args.rows.capacity, args.d_y.width()});
+  check_tensor(kOp, "d_bias", args.d_bias, accumulator_of(args.d_y.dtype()), {args.d_y.width()});
+  kernels::tables(args.d_y.device()).elementwise.add_bias_backward(args, runtime, stream);
+  note_work("add_bias_backward", args);
+}
+
+void kernels::maximum_forward(const MaximumForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "maximum.forward";
+  check_defined(kOp, "y", args.y);
+  check_tensor(kOp, "a", args.a, args.y.dtype(), args.y.shape());
+  check_tensor(kOp, "b", args.b, args.y.dtype(), args.y.shape());
+  kernels::tables(args.y.device()).elementwise.maximum_forward(args, stream);
+  note_work("maximum_forward", args);
+}
+
+void kernels::maximum_backward(const MaximumBackward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "maximum.backward";
+  check_defined(kOp, "d_y", args.d_y);
+  const DType dtype = args.d_y.dtype();
+  check_tensor(kOp, "a", args.a, dtype, args.d_y.shape());
+  check_tensor(kOp, "b", args.b, dtype, args.d_y.shape());
+  check_optional(kOp, "d_a", args.d_a, dtype, args.d_y.shape());
+  check_optional(kOp, "d_b", args.d_b, dtype, args.d_y.shape());
+  kernels::tables(args.d_y.device()).elementwise.maximum_backward(args, stream);
+  note_work("maximum_backward", args);
+}
+
 void kernels::axpby(const Axpby& args, const Stream& stream) {
   check_defined("axpby", "y", args.y);
   check_tensor("axpby", "x", args.x, args.y.dtype(), args.y.shape());
@@ -94,6 +142,28 @@ Work work_of(const NormBackward& args) {
   return {.flops = kFlops * static_cast<double>(args.x.elements()),
           .bytes = bytes_of(args.x, args.gain, args.d_y) + bytes_added(args.d_x, args.accumulate) +
                    bytes_added(args.d_gain) + bytes_added(args.d_bias)};
+}
+
+Work work_of(const Dropout& args) {
+  const auto values = static_cast<double>(args.y.elements());
+  return {.flops = values * (args.accumulate ? 2.0 : 1.0),
+          .bytes = bytes_of(args.x, args.key.row_keys) + bytes_added(args.y, args.accumulate)};
+}
+
+Work work_of(const AddBiasForward& args) {
+  return {.flops = static_cast<double>(args.y.elements()), .bytes = bytes_of(args.x, args.bias, args.y)};
+}
+
+Work work_of(const AddBiasBackward& args) {
+  return {.flops = static_cast<double>(args.d_y.elements()),
+          .bytes = bytes_of(args.d_y) + bytes_added(args.d_bias)};
+}
+
+Work work_of(const MaximumForward& args) { return {.bytes = bytes_of(args.a, args.b, args.y)}; }
+
+Work work_of(const MaximumBackward& args) {
+  return {.bytes = bytes_of(args.a, args.b, args.d_y) + bytes_added(args.d_a, args.accumulate_d_a) +
+                   bytes_added(args.d_b, args.accumulate_d_b)};
 }
 
 Work work_of(const Axpby& args) {

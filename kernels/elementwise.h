@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// elementwise: activations, linear combinations, conversions, and the row-wise norms of the op-by-op path.
+// elementwise: activations, dropout, biases, linear combinations, conversions, and the row-wise norms of the
+// op-by-op path.
 //
 // dtypes: the tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU). gain, bias and
 // their gradients have its accumulation dtype (accumulator_of), in which sums and statistics are computed.
@@ -8,6 +9,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/dropout.h>
 #include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
@@ -45,6 +47,35 @@ struct NormBackward {
   bool accumulate = false;
   Tensor d_gain, d_bias;  ///< [width]; d_bias may be undefined
 };
+/// y = x / (1 - rate) where the key keeps the value, else 0. As a map from d_y to d_x it is its own gradient.
+struct Dropout {
+  Rows rows;
+  DropoutKey key;
+  Tensor x, y;              ///< [rows, width]
+  bool accumulate = false;  ///< y += instead of y =
+};
+/// y = x + bias, row by row.
+struct AddBiasForward {
+  Tensor x;     ///< [rows, width]
+  Tensor bias;  ///< [width]
+  Tensor y;     ///< [rows, width]
+};
+/// d_bias += column sums of d_y.
+struct AddBiasBackward {
+  Rows rows;
+  Tensor d_y;     ///< [rows, width]
+  Tensor d_bias;  ///< [width]
+};
+/// y = the larger of a and b, of which a NaN is the larger.
+struct MaximumForward {
+  Tensor a, b, y;  ///< of one shape
+};
+/// d_a = d_y where y is a, else 0; d_b = d_y elsewhere. Of equal values a is the larger. A gradient may be
+/// undefined; it is written, or added to.
+struct MaximumBackward {
+  Tensor a, b, d_y, d_a, d_b;
+  bool accumulate_d_a = false, accumulate_d_b = false;
+};
 /// y = a x + b y, element by element, computed in the accumulation dtype.
 struct Axpby {
   double a = 1.0;
@@ -62,6 +93,11 @@ Work work_of(const ActivationForward& args);
 Work work_of(const ActivationBackward& args);
 Work work_of(const NormForward& args);
 Work work_of(const NormBackward& args);
+Work work_of(const Dropout& args);
+Work work_of(const AddBiasForward& args);
+Work work_of(const AddBiasBackward& args);
+Work work_of(const MaximumForward& args);
+Work work_of(const MaximumBackward& args);
 Work work_of(const Axpby& args);
 Work work_of(const Cast& args);
 
@@ -70,6 +106,11 @@ struct ElementwiseKernels {
   void (*activation_backward)(const ActivationBackward&, const Stream&);
   void (*norm_forward)(const NormForward&, Runtime&, const Stream&);
   void (*norm_backward)(const NormBackward&, Runtime&, const Stream&);
+  void (*dropout)(const Dropout&, const Stream&);
+  void (*add_bias_forward)(const AddBiasForward&, const Stream&);
+  void (*add_bias_backward)(const AddBiasBackward&, Runtime&, const Stream&);
+  void (*maximum_forward)(const MaximumForward&, const Stream&);
+  void (*maximum_backward)(const MaximumBackward&, const Stream&);
   void (*axpby)(const Axpby&, const Stream&);
   void (*cast)(const Cast&, const Stream&);
 };
@@ -79,6 +120,11 @@ void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);
 void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream);
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream);
+void dropout(const Dropout& args, const Stream& stream);
+void add_bias_forward(const AddBiasForward& args, const Stream& stream);
+void add_bias_backward(const AddBiasBackward& args, Runtime& runtime, const Stream& stream);
+void maximum_forward(const MaximumForward& args, const Stream& stream);
+void maximum_backward(const MaximumBackward& args, const Stream& stream);
 void axpby(const Axpby& args, const Stream& stream);
 void cast(const Cast& args, const Stream& stream);
 }  // namespace kernels

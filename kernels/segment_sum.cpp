@@ -18,9 +18,11 @@ void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
   constexpr std::string_view kOp = "segment_sum";
   check_defined(kOp, "out", args.out);
   check_defined(kOp, "x", args.x);
-  const DType dtype = args.out.dtype();
+  const DType dtype = args.x.dtype();
   check_optional(kOp, "offsets", args.offsets, DType::i32, {args.segments.capacity + 1});
-  check_tensor(kOp, "out", args.out, dtype, {args.segments.capacity, args.out.width()});
+  const bool wide = args.out.dtype() == accumulator_of(dtype);
+  check_tensor(kOp, "out", args.out, wide ? args.out.dtype() : dtype,
+               {args.segments.capacity, args.out.width()});
   check_tensor(kOp, "x", args.x, dtype, {args.x.rows(), args.x.width()});
   if (args.order.defined()) check_tensor(kOp, "order", args.order, DType::i32, {args.order.rows()});
   check_optional(kOp, "index", args.index, DType::i32, {items_of(args)});

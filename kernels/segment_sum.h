@@ -17,7 +17,7 @@ struct SegmentSum {
   Tensor offsets;           ///< i32 [segments + 1], or undefined
   Tensor order;             ///< i32 [items], or undefined
   Tensor x;                 ///< [items, width]; with an index of any number of rows
-  Tensor out;               ///< [segments, width]
+  Tensor out;               ///< [segments, width]; may be in the accumulation dtype
   bool accumulate = false;  ///< out += instead of out =
   int64_t x_column = 0;     ///< sums the columns [x_column, x_column + width(out)) of x
   Tensor index = {};        ///< i32 [items], or undefined

@@ -138,11 +138,17 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     visit("mlp", "mlp_backward", backward);
   }
   {
-    const auto& [activate, activate_back, normalise, normalise_back, scaled_sum, convert] = elements;
+    const auto& [activate, activate_back, normalise, normalise_back, drop, bias, bias_back, largest,
+                 largest_back, scaled_sum, convert] = elements;
     visit("elementwise", "activation_forward", activate);
     visit("elementwise", "activation_backward", activate_back);
     visit("elementwise", "norm_forward", normalise);
     visit("elementwise", "norm_backward", normalise_back);
+    visit("elementwise", "dropout", drop);
+    visit("elementwise", "add_bias_forward", bias);
+    visit("elementwise", "add_bias_backward", bias_back);
+    visit("elementwise", "maximum_forward", largest);
+    visit("elementwise", "maximum_backward", largest_back);
     visit("elementwise", "axpby", scaled_sum);
     visit("elementwise", "cast", convert);
   }

@@ -61,6 +61,7 @@ const EdgeSet& GraphBatch::edges(std::string_view name) const {
 void GraphBatch::check() const {
   need_rows("node_features", node_features, nodes, "of batch.nodes");
   need_rows("node_count", node_count, 1, "batch");
+  need_rows("node_keys", node_keys, nodes, "of batch.nodes");
   if (halo != nullptr && halo->owned != nodes) {
     throw invalid_argument("batch: halo", std::to_string(nodes) + " owned nodes (batch.nodes)",
                            std::to_string(halo->owned));

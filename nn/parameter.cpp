@@ -41,13 +41,15 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
   const Tensor host = host_tensor(arena, master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];
-    const double bound = 1.0 / std::sqrt(static_cast<double>(info.fan_in));
+    const double reach = info.initial == Initial::glorot ? std::sqrt(6.0) : 1.0;
+    const double bound = reach / std::sqrt(static_cast<double>(info.fan_in));
     const uint64_t purpose = hash_of(info.name);
     dispatch_storage(master, [&]<class T>() {
       T* data = slice(host, i).data<T>();
       for (int64_t k = 0; k < info.shape.elements(); ++k) {
         switch (info.initial) {
           case Initial::uniform_fan_in:
+          case Initial::glorot:
             data[k] = static_cast<T>(bound * (2.0 * uniform(seed, purpose, static_cast<uint64_t>(k)) - 1.0));
             break;
           case Initial::zero:

@@ -15,6 +15,7 @@ namespace meshgrad {
 enum class Initial : uint8_t {
   uniform_fan_in,  ///< uniform in +-1 / sqrt(fan_in), for weights and biases (PyTorch's default for linear
                    ///< layers)
+  glorot,  ///< uniform in +-sqrt(6 / fan_in); fan_in is then the sum of both fans (Glorot, Bengio 2010)
   zero,
   one
 };

@@ -88,7 +88,8 @@ void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Weight b = source.weight({3});
   list.push_back(
       {"linear", "bias", {x}, {w, b}, [=](Tape& t) { return std::vector{ops::linear(t, x, w, b)}; }});
-  for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+  for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh,
+                                Activation::elu, Activation::leaky_relu}) {
     // Used twice, so that the second gradient is added to the first.
     list.push_back({"activation", std::string(name_of(kind)), {x}, {}, [=](Tape& t) {
                       return std::vector{
@@ -130,6 +131,32 @@ void add_graphs(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   list.push_back({"weighted_sum", "", {nodes}, {}, [=](Tape& t) {
                     return std::vector{ops::weighted_sum(t, nodes, *graph, weights),
                                        ops::weighted_sum(t, nodes, *graph, weights)};
+                  }});
+  const std::vector<int64_t> keys{7, int64_t{1} << 40, -3, 12, 13, 2};
+  const DropoutKey drop{.seed = 5,
+                        .op = 2,
+                        .rate = 0.4,
+                        .row_keys = Tensor::from<int64_t>(runtime, keys, Shape{6}, Tag::data, "row keys")};
+  list.push_back({"dropout", "", {nodes}, {}, [=](Tape& t) {
+                    return std::vector{ops::dropout(t, nodes, drop), ops::dropout(t, nodes, drop)};
+                  }});
+  const Variable others = source.leaf({6, 3});
+  list.push_back({"maximum", "", {nodes, others}, {}, [=](Tape& t) {
+                    return std::vector{ops::maximum(t, nodes, others), ops::maximum(t, others, nodes)};
+                  }});
+  const Weight bias = source.weight({3});
+  list.push_back({"add_bias", "", {nodes}, {bias}, [=](Tape& t) {
+                    return std::vector{ops::add_bias(t, nodes, bias), ops::add_bias(t, nodes, bias)};
+                  }});
+  list.push_back({"mean_of_heads", "", {nodes}, {}, [=](Tape& t) {
+                    return std::vector{ops::mean_of_heads(t, nodes, 3), ops::mean_of_heads(t, nodes, 3)};
+                  }});
+  // Identifier 1 has no row, and 2 most.
+  const std::vector<int32_t> identifiers{2, 0, 2, 3, 2}, rows{0, 1, 2, 3, 4};
+  const auto named = std::make_shared<Graph>(build_bipartite_graph(runtime, 4, 5, identifiers, rows));
+  const Weight table = source.weight({4, 3});
+  list.push_back({"embedding", "", {}, {table}, [=](Tape& t) {
+                    return std::vector{ops::embedding(t, table, *named), ops::embedding(t, table, *named)};
                   }});
   // A graph without nodes, and one of a single node.
   const std::vector<int32_t> begins{0, 3, 3, 4, 6};

@@ -20,12 +20,16 @@ inline T activation_value(Activation activation, T x) {
       return x * T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2)));
     case Activation::tanh:
       return std::tanh(x);
+    case Activation::elu:
+      return x > T(0) ? x : std::expm1(x);
+    case Activation::leaky_relu:
+      return x > T(0) ? x : x * T(kLeakySlope);
   }
   return x;
 }
 
 /// act'(x). silu: s (1 + x (1 - s)) with s = sigmoid(x). gelu: Phi(x) + x phi(x), the normal distribution and
-/// its density. relu's derivative at 0 is 0, as PyTorch defines it.
+/// its density. At 0 relu's derivative is 0, elu's 1 and leaky_relu's its slope, as PyTorch defines them.
 template <class T>
 inline T activation_slope(Activation activation, T x) {
   switch (activation) {
@@ -45,6 +49,10 @@ inline T activation_slope(Activation activation, T x) {
       const T y = std::tanh(x);
       return T(1) - y * y;
     }
+    case Activation::elu:
+      return x > T(0) ? T(1) : std::exp(x);
+    case Activation::leaky_relu:
+      return x > T(0) ? T(1) : T(kLeakySlope);
   }
   return T(1);
 }

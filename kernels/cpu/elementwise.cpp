@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace meshgrad::cpu {
 namespace {
@@ -117,6 +118,110 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
   });
 }
 
+/// Calls body(begin, end) for ranges of rows of about kChunk elements.
+template <class Body>
+void over_rows(const Stream& stream, int64_t rows, int64_t width, Body&& body) {
+  const int64_t together = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, width));
+  stream.parallel_for((rows + together - 1) / together,
+                      [&](int64_t task) { body(task * together, std::min(rows, (task + 1) * together)); });
+}
+
+template <class S>
+void dropout_of(const Dropout& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const int64_t width = args.y.width();
+  over_rows(stream, args.rows.value(), width, [&](int64_t begin, int64_t end) {
+    const DropoutMask mask = mask_of(args.key);
+    const RandomKey key = mask.key();
+    const T scale = static_cast<T>(mask.scale);
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t row_key = mask.row_key(i);
+      const S* const x = args.x.data<S>() + i * width;
+      S* const y = args.y.data<S>() + i * width;
+      for (int64_t j = 0; j < width; j += 4) {
+        const uint32_t kept = mask.keep_four(key, row_key, j / 4);
+        for (int64_t c = 0; c < std::min<int64_t>(4, width - j); ++c) {
+          const T value = (kept >> c & 1u) != 0 ? scale * static_cast<T>(x[j + c]) : T(0);
+          y[j + c] = S(args.accumulate ? static_cast<T>(y[j + c]) + value : value);
+        }
+      }
+    }
+  });
+}
+
+template <class S>
+void add_bias_forward_of(const AddBiasForward& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const int64_t width = args.y.width();
+  const RowOps<S>& ops = row_ops<S>();
+  over_rows(stream, args.y.rows(), width, [&](int64_t begin, int64_t end) {
+    Buffer<T> y;
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < width; j += kBuffer) {
+        const int64_t n = std::min(kBuffer, width - j), at = i * width + j;
+        const T* const bias = args.bias.data<T>() + j;
+        ops.load(1, n, args.x.data<S>() + at, 0, y.data(), 0);
+        for (int64_t c = 0; c < n; ++c) y[static_cast<size_t>(c)] += bias[c];
+        ops.store(1, n, y.data(), 0, args.y.data<S>() + at, 0);
+      }
+    }
+  });
+}
+
+/// Summed per slab and then over slabs in order, as parameter gradients of norm_backward.
+template <class S>
+void add_bias_backward_of(const AddBiasBackward& args, Runtime& runtime, const Stream& stream) {
+  using T = Accumulator<S>;
+  const int64_t rows = args.rows.value(), width = args.d_y.width();
+  const int64_t slabs = gradient_slabs(rows);
+  const int64_t slab_rows = (rows + slabs - 1) / slabs;
+  const Tensor sums =
+      Tensor::empty(runtime, Shape{slabs, width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
+  stream.parallel_for(slabs, [&](int64_t slab) {
+    row_ops<S>().sum_rows_wide({}, std::min(rows, slab * slab_rows), std::min(rows, (slab + 1) * slab_rows),
+                               width, args.d_y.data<S>(), width, sums.data<T>() + slab * width);
+  });
+  stream.run([&] {
+    row_ops<T>().sum_rows({.accumulate = true}, 0, slabs, width, sums.data<T>(), width,
+                          args.d_bias.data<T>());
+  });
+}
+
+/// Whether a is the larger: of equal values, and if it is a NaN.
+template <class T>
+bool is_first(T a, T b) {
+  return a >= b || std::isnan(a);
+}
+
+template <class S>
+void maximum_forward_of(const MaximumForward& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const S *a = args.a.data<S>(), *b = args.b.data<S>();
+  S* y = args.y.data<S>();
+  over_chunks(stream, args.y.elements(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      y[i] = is_first(static_cast<T>(a[i]), static_cast<T>(b[i])) ? a[i] : b[i];
+  });
+}
+
+template <class S>
+void maximum_backward_of(const MaximumBackward& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const S *a = args.a.data<S>(), *b = args.b.data<S>(), *d_y = args.d_y.data<S>();
+  S *d_a = args.d_a.data_or_null<S>(), *d_b = args.d_b.data_or_null<S>();
+  const auto write = [](S* to, int64_t i, bool accumulate, T gradient) {
+    if (to != nullptr) to[i] = S(accumulate ? static_cast<T>(to[i]) + gradient : gradient);
+  };
+  over_chunks(stream, args.d_y.elements(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const bool first = is_first(static_cast<T>(a[i]), static_cast<T>(b[i]));
+      const T gradient = static_cast<T>(d_y[i]);
+      write(d_a, i, args.accumulate_d_a, first ? gradient : T(0));
+      write(d_b, i, args.accumulate_d_b, first ? T(0) : gradient);
+    }
+  });
+}
+
 template <class S>
 void axpby_of(const Axpby& args, const Stream& stream) {
   using T = Accumulator<S>;
@@ -167,6 +272,27 @@ const ElementwiseKernels elementwise_kernels{
         [](const NormBackward& args, Runtime& runtime, const Stream& stream) {
           dispatch_cpu_storage(args.d_x.dtype(),
                                [&]<class S>() { norm_backward_of<S>(args, runtime, stream); });
+        },
+    .dropout =
+        [](const Dropout& args, const Stream& stream) {
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { dropout_of<S>(args, stream); });
+        },
+    .add_bias_forward =
+        [](const AddBiasForward& args, const Stream& stream) {
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { add_bias_forward_of<S>(args, stream); });
+        },
+    .add_bias_backward =
+        [](const AddBiasBackward& args, Runtime& runtime, const Stream& stream) {
+          dispatch_cpu_storage(args.d_y.dtype(),
+                               [&]<class S>() { add_bias_backward_of<S>(args, runtime, stream); });
+        },
+    .maximum_forward =
+        [](const MaximumForward& args, const Stream& stream) {
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { maximum_forward_of<S>(args, stream); });
+        },
+    .maximum_backward =
+        [](const MaximumBackward& args, const Stream& stream) {
+          dispatch_cpu_storage(args.d_y.dtype(), [&]<class S>() { maximum_backward_of<S>(args, stream); });
         },
     .axpby =
         [](const Axpby& args, const Stream& stream) {

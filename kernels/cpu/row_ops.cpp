@@ -158,9 +158,9 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const S* z, int64_t z
 }
 
 /// Sums kVectors vectors of columns over all rows, in registers.
-template <int kVectors, class S>
+template <int kVectors, class S, class To>
 HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, const RowSum& sum_of, int64_t begin,
-                            int64_t end, const S* x, int64_t x_row, S* y) {
+                            int64_t end, const S* x, int64_t x_row, To* y) {
   using T = Accumulator<S>;
   const Wide<T> d;
   const size_t lanes = hn::Lanes(d);
@@ -185,9 +185,9 @@ HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, const RowSum& sum_
 
 /// Eight vectors at once hide the latency of additions; columns that are left over go one vector at a time.
 /// The order of each column's sum is the same.
-template <class S>
+template <class S, class To>
 void sum_rows(const RowSum& sum_of, int64_t begin, int64_t end, int64_t width, const S* x, int64_t x_row,
-              S* y) {
+              To* y) {
   using T = Accumulator<S>;
   constexpr int kTogether = 8;
   const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
@@ -289,7 +289,8 @@ const RowOps<S>* table() {
                      .store = copy<T, S>,
                      .add = add<S, T>,
                      .add_to_stored = add<T, S>,
-                     .sum_rows = sum_rows<S>,
+                     .sum_rows = sum_rows<S, S>,
+                     .sum_rows_wide = sum_rows<S, T>,
                      .gather_sum = gather_sum<S>,
                      .pair_rows = nullptr,
                      .pair_activated_rows = nullptr};

@@ -92,8 +92,10 @@ struct RowOps {
   void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
   void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
-  /// y = the sum over items begin <= i < end of rows of x: in that order, rounded once.
+  /// y = the sum over items begin <= i < end of rows of x: in that order, rounded once, or not (wide).
   void (*sum_rows)(const RowSum&, int64_t begin, int64_t end, int64_t width, const S* x, int64_t x_row, S* y);
+  void (*sum_rows_wide)(const RowSum&, int64_t begin, int64_t end, int64_t width, const S* x, int64_t x_row,
+                        T* y);
   /// y[i] = start + a[i] + b[i]; start is one row of a tile for all i, or null for zeros.
   void (*gather_sum)(int64_t rows, int64_t width, const T* start, Gathered<S> a, Gathered<S> b, T* y,
                      int64_t y_row);

@@ -18,7 +18,7 @@ void over_rows(const Stream& stream, int64_t rows, Body&& body) {
 }
 
 /// One output row a segment; its sum stays in registers (RowOps::sum_rows) and is rounded once.
-template <class S>
+template <class S, class To>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int32_t* offsets = args.offsets.data_or_null<int32_t>();
   const RowSum sum{.accumulate = args.accumulate,
@@ -33,7 +33,12 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   over_rows(stream, args.segments.value(), [&](int64_t segment) {
     const int64_t begin = offsets != nullptr ? offsets[segment] : segment;
     const int64_t end = offsets != nullptr ? offsets[segment + 1] : segment + 1;
-    ops.sum_rows(sum, begin, end, width, x, stride, args.out.data<S>() + segment * width);
+    To* const out = args.out.data<To>() + segment * width;
+    if constexpr (std::is_same_v<S, To>) {
+      ops.sum_rows(sum, begin, end, width, x, stride, out);
+    } else {
+      ops.sum_rows_wide(sum, begin, end, width, x, stride, out);
+    }
   });
 }
 
@@ -53,7 +58,13 @@ void gather_of(const Gather& args, const Stream& stream) {
 const SegmentSumKernels segment_sum_kernels{
     .segment_sum =
         [](const SegmentSum& args, const Stream& stream) {
-          dispatch_cpu_storage(args.out.dtype(), [&]<class S>() { segment_sum_of<S>(args, stream); });
+          dispatch_cpu_storage(args.x.dtype(), [&]<class S>() {
+            if (args.out.dtype() == args.x.dtype()) {
+              segment_sum_of<S, S>(args, stream);
+            } else {
+              segment_sum_of<S, Accumulator<S>>(args, stream);
+            }
+          });
         },
     .gather =
         [](const Gather& args, const Stream& stream) {

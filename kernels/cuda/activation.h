@@ -18,6 +18,10 @@ __device__ inline float activate(Activation activation, float x) {
       return 0.5f * x * erfcf(-0.70710678f * x);  // erfc: 1 + erf cancels for negative x
     case Activation::tanh:
       return tanhf(x);
+    case Activation::elu:
+      return x > 0.0f ? x : expm1f(x);
+    case Activation::leaky_relu:
+      return x > 0.0f ? x : static_cast<float>(kLeakySlope) * x;
     case Activation::none:
       break;
   }
@@ -38,6 +42,10 @@ __device__ inline float activation_slope(Activation activation, float x) {
       const float y = tanhf(x);
       return 1.0f - y * y;
     }
+    case Activation::elu:
+      return x > 0.0f ? 1.0f : expf(x);
+    case Activation::leaky_relu:
+      return x > 0.0f ? 1.0f : static_cast<float>(kLeakySlope);
     case Activation::none:
       break;
   }

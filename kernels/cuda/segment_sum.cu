@@ -14,13 +14,13 @@ constexpr int kSegmentThreads = 128;
 constexpr int kLongSegment = 512;
 constexpr int kSlab = 64;
 
-template <class T>
+template <class T, class To>
 struct SumArgs {
   Rows segments;
   const int32_t *offsets, *order, *index;  // null: one row per segment; rows in place
   const float* weights;                    // null: 1
   const T* x;                              // at the first column
-  T* out;
+  To* out;
   int64_t stride;  // from one row of x to the next
   int width, lanes;
   bool accumulate, mean;
@@ -29,8 +29,8 @@ struct SumArgs {
 /// Adds the kElements columns at `column` of items [begin, end) in order; nothing when begin >= end. Four
 /// loads are issued before their values are added, since a segment is a chain of dependent additions that
 /// would otherwise wait for memory at every item.
-template <class T, int kElements>
-__device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, int column,
+template <class T, class To, int kElements>
+__device__ void add_items(const SumArgs<T, To>& args, int64_t begin, int64_t end, int column,
                           float (&sums)[kElements]) {
   constexpr int kAtOnce = 4;
   // Of item i; returns its weight. 1 * v + sum is v + sum, rounded once.
@@ -59,9 +59,9 @@ __device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, in
   }
 }
 
-template <class T, int kElements>
-__device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, float (&sums)[kElements]) {
-  T* const to = args.out + segment * args.width + column;
+template <class T, class To, int kElements>
+__device__ void write_sum(const SumArgs<T, To>& args, int64_t segment, int column, float (&sums)[kElements]) {
+  To* const to = args.out + segment * args.width + column;
   if (args.accumulate) {
     float start[kElements];
     load_floats(to, start);
@@ -78,8 +78,8 @@ __device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, f
 
 /// One long segment by the whole block, kSlab items per group and round: each group sums its slab, then the
 /// first group adds the slabs' sums in order. `slabs` is [kSegmentThreads, kElements], one row per thread.
-template <class T, int kElements>
-__device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)[kElements]) {
+template <class T, class To, int kElements>
+__device__ void sum_long(const SumArgs<T, To>& args, int64_t segment, float (*slabs)[kElements]) {
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
   const int groups = kSegmentThreads / args.lanes;
@@ -108,8 +108,8 @@ __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)
 }
 
 /// Short segments first, one per group; then the block comes together for the long ones among its segments.
-template <class T, int kElements>
-__global__ void segment_sum_kernel(SumArgs<T> args) {
+template <class T, class To, int kElements>
+__global__ void segment_sum_kernel(SumArgs<T, To> args) {
   MESHGRAD_SHARED(float, slabs, kSegmentThreads* kElements);
   const int64_t segments = real_rows(args.segments);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
@@ -182,21 +182,30 @@ void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& str
 }
 
 /// Vectors if the sum's first column, every row of x and every row of out are at multiples of 16 bytes.
-void segment_sum(const SegmentSum& args, const Stream& stream) {
+template <class T, class To>
+void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int64_t width = args.out.width(), stride = args.x.width();
-  if (width == 0) return;
-  dispatch_gpu_storage(args.out.dtype(), [&]<class T>() {
-    const T* x = args.x.data<T>() + args.x_column;
-    const bool vectors = vectors_fit<T>(width, {x, args.out.raw()}) && stride % Vector<T>::kSize == 0;
-    dispatch_width<T>(args.segments.capacity, width, vectors, stream,
-                      [&]<int kElements>(int lanes, const LaunchShape& shape) {
-                        launch(
-                            "segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
-                            SumArgs<T>{args.segments, args.offsets.data_or_null<int32_t>(),
-                                       args.order.data_or_null<int32_t>(), args.index.data_or_null<int32_t>(),
-                                       args.weights.data_or_null<float>(), x, args.out.data<T>(), stride,
-                                       static_cast<int>(width), lanes, args.accumulate, args.mean});
-                      });
+  const T* x = args.x.data<T>() + args.x_column;
+  const bool vectors = vectors_fit<T>(width, {x, args.out.raw()}) && stride % Vector<T>::kSize == 0;
+  dispatch_width<T>(
+      args.segments.capacity, width, vectors, stream,
+      [&]<int kElements>(int lanes, const LaunchShape& shape) {
+        launch("segment_sum", segment_sum_kernel<T, To, kElements>, shape, stream,
+               SumArgs<T, To>{args.segments, args.offsets.data_or_null<int32_t>(),
+                              args.order.data_or_null<int32_t>(), args.index.data_or_null<int32_t>(),
+                              args.weights.data_or_null<float>(), x, args.out.data<To>(), stride,
+                              static_cast<int>(width), lanes, args.accumulate, args.mean});
+      });
+}
+
+void segment_sum(const SegmentSum& args, const Stream& stream) {
+  if (args.out.width() == 0) return;
+  dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
+    if (args.out.dtype() == args.x.dtype()) {
+      segment_sum_of<T, T>(args, stream);
+    } else {
+      segment_sum_of<T, float>(args, stream);
+    }
   });
 }
 

@@ -10,8 +10,9 @@
 namespace meshgrad::test {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::silu, Activation::gelu,
-                                       Activation::tanh};
+constexpr Activation kActivations[] = {Activation::none,      Activation::relu, Activation::silu,
+                                       Activation::gelu,      Activation::tanh, Activation::elu,
+                                       Activation::leaky_relu};
 
 TEST_CASE("activations and their slopes agree with the reference") {
   uint64_t seed = 900;

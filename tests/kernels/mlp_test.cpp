@@ -21,6 +21,7 @@ const std::vector<MlpShape>& mlp_shapes() {
       {{2}, 1, 2, 3, Activation::tanh, Norm::none},
       {{16}, 0, 1, 64, Activation::none, Norm::layer},
       {{1}, 3, 4, 11, Activation::gelu, Norm::rms},
+      {{16}, 17, 3, 5, Activation::elu, Norm::layer},
       {{1, 2, 3, 4, 5, 6, 7, 8}, 16, 8, 16, Activation::tanh, Norm::layer}};
   return list;
 }

@@ -18,8 +18,9 @@ using reference::Edges;
 using reference::EdgeUpdate;
 using reference::Mlp;
 
-constexpr Activation kEveryActivation[] = {Activation::none, Activation::relu, Activation::silu,
-                                           Activation::gelu, Activation::tanh};
+constexpr Activation kEveryActivation[] = {Activation::none,      Activation::relu, Activation::silu,
+                                           Activation::gelu,      Activation::tanh, Activation::elu,
+                                           Activation::leaky_relu};
 constexpr Norm kNorms[] = {Norm::none, Norm::layer, Norm::rms};
 
 /// Edges 1 -> 0, 2 -> 0 and 0 -> 1; nothing arrives at node 2.
@@ -184,7 +185,13 @@ TEST_CASE("reference: activations at known points") {
   CHECK(activate(Activation::gelu, 1.0) == doctest::Approx(0.8413447460685429).epsilon(1e-14));
   CHECK(activate(Activation::gelu, -1.0) == doctest::Approx(-0.1586552539314571).epsilon(1e-14));
   CHECK(activate(Activation::tanh, std::log(2.0)) == doctest::Approx(0.6).epsilon(1e-14));
+  CHECK(activate(Activation::elu, 3.0) == 3.0);
+  CHECK(activate(Activation::elu, -std::log(2.0)) == doctest::Approx(-0.5).epsilon(1e-14));
+  CHECK(activate(Activation::leaky_relu, 3.0) == 3.0);
+  CHECK(activate(Activation::leaky_relu, -3.0) == doctest::Approx(-0.6).epsilon(1e-14));
   CHECK(reference::activation_slope(Activation::relu, 0.0) == 0.0);
+  CHECK(reference::activation_slope(Activation::elu, 0.0) == 1.0);
+  CHECK(reference::activation_slope(Activation::leaky_relu, 0.0) == 0.2);
 }
 
 TEST_CASE("reference: activation slopes match differences") {

@@ -149,6 +149,37 @@ TEST_CASE("segment_sum of weighted rows, and means") {
   }
 }
 
+TEST_CASE("segment_sum of 16 bits is not rounded in 32") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t width : {3, 8, 33}) {
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(37);
+        CAPTURE(name_of(dtype));
+        CAPTURE(width);
+        const std::vector<int32_t> offsets{0, 0, 700, 703, 711};
+        const DType wide = accumulator_of(dtype);
+        const Matrix x = stored_as(dtype, random.normal(711, width));
+        const Matrix start = stored_as(wide, random.normal(4, width));
+        SegmentSum args;
+        args.segments = 4;
+        args.offsets = to_index(runtime, offsets);
+        args.order = to_index(runtime, random_order(random, 711));
+        args.x = to_tensor(runtime, x, dtype);
+        args.out = to_tensor(runtime, start, wide);
+        args.accumulate = true;
+        backend.kernels->segment_sum.segment_sum(args, runtime.stream());
+        const std::vector<int32_t> order = [&] {
+          const auto values = to_host(args.order);
+          return std::vector<int32_t>(values.data<int32_t>(), values.data<int32_t>() + 711);
+        }();
+        const Matrix ref = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), 4));
+        CHECK(difference(args.out, ref, 701) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("segment_sum without offsets copies a range of columns") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {

@@ -100,7 +100,7 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
 TEST_CASE("the fused and the op-by-op path agree in f64") {
   for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
     for (const Activation activation :
-         {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+         {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh, Activation::elu}) {
       for (const ConcatOrder order : {ConcatOrder::sender_receiver_edge, ConcatOrder::edge_sender_receiver}) {
         for (const AggregateOrder aggregate :
              {AggregateOrder::before_residual, AggregateOrder::after_residual}) {

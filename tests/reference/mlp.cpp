@@ -53,6 +53,10 @@ double activate(Activation activation, double x) {
       return 0.5 * x * (1.0 + std::erf(x / std::numbers::sqrt2));
     case Activation::tanh:
       return std::tanh(x);
+    case Activation::elu:
+      return x > 0.0 ? x : std::expm1(x);
+    case Activation::leaky_relu:
+      return x > 0.0 ? x : 0.2 * x;
   }
   return std::nan("");
 }
@@ -74,6 +78,10 @@ double activation_slope(Activation activation, double x) {
     }
     case Activation::tanh:
       return 1.0 - std::tanh(x) * std::tanh(x);
+    case Activation::elu:
+      return x > 0.0 ? 1.0 : std::exp(x);
+    case Activation::leaky_relu:
+      return x > 0.0 ? 1.0 : 0.2;
   }
   return std::nan("");
 }

@@ -162,6 +162,8 @@ TEST_CASE("unsupported fused calls are logged once") {
   CHECK(messages_of({.inputs = 1, .width = 96, .layers = 3, .dtype = DType::f32}).empty());
   CHECK(messages_of({1, 96, 3}) == Messages{expected("hidden width 96, not 64, 128 or 256")});
   CHECK(messages_of({1, 128, 3, Activation::none}) == Messages{expected("no activation")});
+  CHECK(messages_of({1, 128, 3, Activation::elu}) == Messages{expected("activation elu")});
+  CHECK(messages_of({1, 128, 3, Activation::leaky_relu}) == Messages{expected("activation leaky_relu")});
   CHECK(messages_of({1, 64, 5}) == Messages{expected("5 layers, not 2 to 4")});
   // The least that is supported: two layers, one feature, one output.
   for (const bool backward : {false, true})

@@ -87,7 +87,7 @@ struct MeshPredictor::Loaded {
   bool uploaded = false;
   Tensor output{};                         // what `captured` writes
   std::unique_ptr<CapturedWork> captured;  // of `batch`, with graphs = "capture"; or null
-  std::unique_ptr<DeviceState> there;  // of steps on the device, or null: then fields are in `meshes`
+  std::unique_ptr<DeviceState> there;      // of steps on the device, or null: then fields are in `meshes`
   SampleScratch scratch;
   bool recording = false;
   std::vector<Recorded> recorded;

@@ -35,11 +35,11 @@ inline constexpr int kFusedCapability = 80;  ///< the least, as gpu::compute_cap
 /// streamed ones only; width 128 streams where they do not fit.
 WeightPlace weight_place(int64_t width, const FusedBytes& needed, int available, int capability);
 
-/// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
-/// an activation, and no saved activations. MLP: up to 3 inputs, each as wide as the hidden layers or at most
-/// 32; an output as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths
-/// equal. The device must have a place for the weights (weight_place). Other calls take the general path.
-/// Returns why not, empty when it is supported.
+/// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers, an
+/// activation (not elu or leaky_relu), and no saved activations. MLP: up to 3 inputs, each as wide as the
+/// hidden layers or at most 32; an output as wide as the hidden layers, or (without norm and residual) at
+/// most 32. Edges: all widths equal. The device must have a place for the weights (weight_place). Other calls
+/// take the general path. Returns why not, empty when it is supported.
 std::string why_not_fused(const MlpForward& args);
 std::string why_not_fused(const MlpBackward& args);
 std::string why_not_fused(const EdgeUpdateForward& args);

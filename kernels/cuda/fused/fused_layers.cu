@@ -100,6 +100,8 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
   if (layers < 2 || layers > kMaxFusedLayers)
     return std::to_string(layers) + " layers, not 2 to " + std::to_string(kMaxFusedLayers);
   if (weights.activation == Activation::none) return "no activation";
+  if (weights.activation == Activation::elu || weights.activation == Activation::leaky_relu)
+    return "activation " + std::string(name_of(weights.activation));
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
   const int device = first.device().index, capability = gpu::compute_capability(device);

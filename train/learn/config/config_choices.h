@@ -24,8 +24,9 @@ inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics)
                                     is("graph_regression", TaskName::graph_regression),
                                     is("graph_classification", TaskName::graph_classification)};
 inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
-inline constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
-                                          is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
+inline constexpr Choice kActivations[] = {
+    is("relu", Activation::relu), is("silu", Activation::silu), is("gelu", Activation::gelu),
+    is("tanh", Activation::tanh), is("elu", Activation::elu),   is("leaky_relu", Activation::leaky_relu)};
 inline constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
 inline constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
                                            is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};

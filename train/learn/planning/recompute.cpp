@@ -91,7 +91,7 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   allocator.reset_peak();
   const std::unique_ptr<OffloadStore> store = make_counting_store();
   {
-    Tape tape(runtime_);
+    Tape tape(runtime_, Tape::Mode::train);
     if (recomputation.offload != OffloadTo::none) tape.offload(*store);
     const Variable loss = loss_(tape, model_, batch_, recomputation).sum;
     tape.backward(loss, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
@@ -103,7 +103,7 @@ DryModel::StageMemory DryModel::measure_stage(int64_t stage, const Values& befor
                                               std::optional<SavePolicy> segment) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t start = allocator.stats().allocated.current;
-  Tape tape(runtime_);
+  Tape tape(runtime_, Tape::Mode::train);
   Values inputs;
   for (const Variable& variable : before)
     inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());

@@ -127,7 +127,7 @@ std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, con
   Search search(runtime, model.parameters);
   search.check_given(task, batch);
   if (search.found()) return search.found();
-  Tape tape(runtime);
+  Tape tape(runtime, Tape::Mode::train);
   tape.observe([&](const OpWritten& op) { search.check_op(op); });
   const Variable loss = task.loss(tape, model, batch, recomputation).sum;
   search.check_loss(loss);

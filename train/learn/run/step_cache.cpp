@@ -15,7 +15,7 @@ namespace meshgrad {
 void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model, const Optimizer& optimizer,
                const Batch& batch, const Recomputation& recomputation, OffloadStore* store,
                const GradientsReady& ready, const std::function<void()>& check_op) {
-  Tape tape(runtime);
+  Tape tape(runtime, Tape::Mode::train);
   if (check_op) tape.check_each_op(check_op);
   if (ready) tape.on_weight_gradients(ready);
   if (store != nullptr) tape.offload(*store);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
 
 #include <algorithm>
@@ -36,6 +37,21 @@ void write_graph_sizes(const GraphBatch& batch, std::span<const int64_t> nodes) 
   }
 }
 
+void write_node_keys(const GraphBatch& batch, uint64_t seed, std::span<const Sample> samples,
+                     std::span<const int64_t> nodes) {
+  if (!batch.node_keys.defined()) return;
+  int64_t* key = batch.node_keys.data<int64_t>();
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Sample& sample = samples[i];
+    uint64_t mixed = mixed_bits(seed);
+    for (const auto part : {static_cast<uint64_t>(sample.trajectory), static_cast<uint64_t>(sample.frame),
+                            uint64_t{sample.visit}})
+      mixed = mixed_bits(mixed ^ part);
+    for (int64_t node = 0; node < nodes[i]; ++node)
+      *key++ = static_cast<int64_t>(mixed_bits(mixed + static_cast<uint64_t>(node)));
+  }
+}
+
 int64_t BatchLayout::place(int64_t bytes) {
   const int64_t at = bytes_;
   bytes_ += round_up(bytes, kAlignment);
@@ -52,6 +68,7 @@ BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType
   node_features_ = place(shape.nodes * node_inputs_ * size_of(dtype));
   if (kind == Sizes::capacity) node_count_ = place(size_of(DType::i64));
   if (sizes.graph_starts) graph_starts_ = place((shape.graphs + 1) * size_of(DType::i32));
+  if (sizes.node_keys) node_keys_ = place(shape.nodes * size_of(DType::i64));
   add(kWindowWeight, Shape{1}, DType::f64);
 }
 
@@ -97,6 +114,7 @@ Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
   }
   if (node_count_ >= 0 && counts) batch.graph.node_count = over(node_count_, {1}, DType::i64);
   if (graph_starts_ >= 0) batch.graph.graph_starts = over(graph_starts_, {shape_.graphs + 1}, DType::i32);
+  if (node_keys_ >= 0) batch.graph.node_keys = over(node_keys_, {shape_.nodes}, DType::i64);
   batch.graph.node_features = over(node_features_, {shape_.nodes, node_inputs_}, dtype_);
   for (const Placed& tensor : placed_)
     batch.tensors.push_back({tensor.name, over(tensor.offset, tensor.shape, tensor.dtype), tensor.rows});

@@ -3,6 +3,7 @@
 // what it needs beside the model's inputs, by name.
 #pragma once
 #include <meshgrad/nn/model.h>
+#include <meshgrad/train/learn/task/sample.h>
 
 #include <memory>
 #include <span>
@@ -61,6 +62,11 @@ struct GivenTensor {
 /// graphs with these numbers of nodes, and of empty ones where there is room for more.
 void write_graph_sizes(const GraphBatch& batch, std::span<const int64_t> nodes);
 
+/// Writes the keys of a training batch's nodes on the host, where it has them: of samples with these numbers
+/// of nodes. `seed`: of the run.
+void write_node_keys(const GraphBatch& batch, uint64_t seed, std::span<const Sample> samples,
+                     std::span<const int64_t> nodes);
+
 /// f64 [1]: weight of the window's loss, which every training batch carries.
 inline constexpr std::string_view kWindowWeight = "window_weight";
 
@@ -71,9 +77,10 @@ class BatchLayout {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts, node_count)
   };
-  /// Room for the edge sets and features of `sizes`, stored in `dtype`; for starts of graphs where `sizes`
-  /// asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's world edges, and a
-  /// batch carries their real number in any case; a set of another name has room for the shape's edges.
+  /// Room for the edge sets and features of `sizes`, stored in `dtype`; for starts of graphs and keys of
+  /// nodes where `sizes` asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's
+  /// world edges, and a batch carries their real number in any case; a set of another name has room for the
+  /// shape's edges.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor after those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
@@ -113,6 +120,7 @@ class BatchLayout {
   int64_t node_features_;
   int64_t node_count_ = -1;    ///< -1: all rows are real
   int64_t graph_starts_ = -1;  ///< -1: not asked for
+  int64_t node_keys_ = -1;     ///< -1: not asked for
   InlineVector<Placed, 12> placed_;
   std::shared_ptr<const Halo> halo_;
 };

@@ -49,6 +49,13 @@ Sample SplitSamples::at(int64_t i) const {
   return {trajectory, first_frame + i - starts[static_cast<size_t>(trajectory)], 0};
 }
 
+void Task::write_keys(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                      uint64_t seed) const {
+  std::vector<int64_t> nodes;
+  for (const Sample& sample : samples) nodes.push_back(shape(split, {sample}).nodes);
+  write_node_keys(batch.graph, seed, samples, nodes);
+}
+
 NoiseOptions noise_of(const Config& config) {
   return {.deviation = config.train.noise,
           .gamma = config.train.gamma,

@@ -83,6 +83,7 @@ class Task {
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
+    if (batch.graph.node_keys.defined()) write_keys(batch, split, samples, noise.seed);
   }
   /// Weight of the loss of these samples, known before a forward pass.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
@@ -147,6 +148,9 @@ class Task {
   PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
+  void write_keys(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                  uint64_t seed) const;
+
   Kind kind_;
 };
 
