@@ -122,7 +122,7 @@ GraphCollection::Rows GraphCollection::rows_of(const NamedArray& array, const st
     throw data_error(
         where,
         fmt::format("{} rows of nodes, {} of edges or {} of graphs", nodes_.back(), edges_.back(), size()),
-        found.empty() ? fmt::format("{} rows", rows) : fmt::format("{} rows, of any", rows),
+        found.empty() ? fmt::format("{} rows", rows) : fmt::format("{} rows, which several have", rows),
         found.empty() ? "leave it out, or correct the offsets"
                       : "save it as node:NAME, edge:NAME or graph:NAME");
   }

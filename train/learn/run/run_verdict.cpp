@@ -20,6 +20,7 @@ double value_of(const Row& row, const char* key) {
 std::string_view baseline_of(const Config& config) {
   if (config.task.name == TaskName::mesh_dynamics) return "nothing changes";
   if (config.task.name == TaskName::steady_field) return "the mean over the nodes of a type";
+  if (config.task.name == TaskName::graph_regression) return "the mean over the graphs trained on";
   return "how frequent each class is";
 }
 

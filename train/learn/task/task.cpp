@@ -27,7 +27,7 @@ const MeshTask& Task::mesh() const {
   const MeshTask* mesh = find_mesh();
   if (mesh == nullptr) {
     throw config_error("task.name", "a task on meshes", "a task whose sample is " + describe().sample,
-                       "use meshgrad evaluate or meshgrad predict, which take every task");
+                       "use meshgrad evaluate or meshgrad predict");
   }
   return *mesh;
 }
