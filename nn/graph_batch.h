@@ -52,8 +52,8 @@ struct GraphBatch {
   /// unless ModelSizes::graph_starts asks for it.
   Tensor graph_starts;
   /// i64 [nodes]: of each node of a training batch a hash of the run's seed, of the sample, of how often it
-  /// was drawn, and of the node's number in its graph, which dropout draws by. Undefined unless
-  /// ModelSizes::node_keys asks for it; not written for predictions.
+  /// was drawn, and of the node's number in its graph, which dropout draws by. Undefined where no model asks
+  /// for it; not written for predictions.
   Tensor node_keys;
   Tensor node_features;  ///< [nodes, node_inputs], normalised
   /// One less than an MLP's most inputs: a node MLP takes the nodes beside one aggregate an edge set.

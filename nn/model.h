@@ -54,7 +54,6 @@ struct ModelSizes {
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
   /// A prediction has a row for each graph, made of the nodes' values pooled so; needs graph_starts.
   std::optional<GraphPool> pool = {};
-  bool node_keys = false;  ///< batches have GraphBatch::node_keys
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.

@@ -125,7 +125,7 @@ TEST_CASE("a checkpoint is described by what it has learned") {
   CHECK(contains(info.out, "trained   30 steps of 30, epoch 7\n"));
   CHECK(contains(info.out, "losses    training 1."));
   CHECK(contains(info.out, ", best validation 2."));
-  CHECK(contains(info.out, "MeshGraphNet, width 16, 2 blocks, "));
+  CHECK(contains(info.out, "mesh_graph_net, width 16, 2 blocks, "));
   CHECK(contains(info.out, "both      velocity[2]: 0.79"));  // the range in the training split
   CHECK(contains(info.out, "meshes    49 to 64 nodes, edges 0.1"));
   CHECK_FALSE(contains(info.out, "0x"));

@@ -225,6 +225,35 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
           .keep_hidden = config.keep_hidden};
 }
 
+GatOptions gat_options(const ModelConfig& config) {
+  const GatConfig& gat = config.gat;
+  return {.width = gat.concatenate ? config.width / gat.heads : config.width,
+          .heads = gat.heads,
+          .blocks = config.blocks,
+          .hidden_layers = config.hidden_layers,
+          .activation = config.activation,
+          .score = gat.score,
+          .self_edges = gat.self_edges,
+          .concatenate = gat.concatenate,
+          .edge_features = gat.edge_features,
+          .decoder = gat.decoder,
+          .output_heads = gat.output_heads,
+          .jumping = gat.jumping,
+          .dropout = gat.dropout,
+          .attention_dropout = gat.attention_dropout,
+          .path = config.path,
+          .keep_hidden = config.keep_hidden};
+}
+
+std::string parameter_conventions(const ModelConfig& config) {
+  if (config.name == ModelName::gat) return parameter_conventions(gat_options(config));
+  return parameter_conventions(mesh_graph_net_options(config));
+}
+
+bool has_dropout(const ModelConfig& config) {
+  return config.name == ModelName::gat && (config.gat.dropout > 0.0 || config.gat.attention_dropout > 0.0);
+}
+
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
   std::string text;
   try {

@@ -6,6 +6,7 @@
 #include <meshgrad/kernels/activation.h>
 #include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/step_state.h>
+#include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <cstdint>
@@ -19,8 +20,8 @@ enum class Prediction : uint8_t {
   change,        ///< x[t+1] - x[t]
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
-enum class ModelName : uint8_t { mesh_graph_net };
-enum class NormalizeMode : uint8_t { dataset, online };
+enum class ModelName : uint8_t { mesh_graph_net, gat };
+enum class NormalizeMode : uint8_t { dataset, online, none };
 /// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
 /// data.
 enum class InitNormalizers : uint8_t { keep, refit };
@@ -85,7 +86,22 @@ struct TaskConfig {
   TaskName name = TaskName::mesh_dynamics;
 };
 
-/// What models share. The options of the one that `name` names are made from it.
+/// Of model.name = "gat" alone.
+struct GatConfig {
+  int64_t heads = 4;
+  AttentionScore score = AttentionScore::gat;
+  bool self_edges = true;
+  bool concatenate = true;
+  bool edge_features = true;
+  GatDecoder decoder = GatDecoder::mlp;
+  int64_t output_heads = 1;
+  Jumping jumping = Jumping::none;
+  double dropout = 0.0;
+  double attention_dropout = 0.0;
+};
+
+/// What models share, and what one of them alone reads. The options of the one that `name` names are made
+/// from it.
 struct ModelConfig {
   ModelName name = ModelName::mesh_graph_net;
   int64_t width = 128;
@@ -98,10 +114,17 @@ struct ModelConfig {
   GraphPool pool = GraphPool::mean;  ///< of tasks on whole graphs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
+  GatConfig gat = {};
 };
 
 /// For model.name = "mesh_graph_net".
 MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config);
+/// For model.name = "gat": a head has model.width columns, or its share of them where heads lie side by side.
+GatOptions gat_options(const ModelConfig& config);
+/// ParameterSet::conventions of the model that `name` names.
+std::string parameter_conventions(const ModelConfig& config);
+/// Whether the model drops values in training, and so needs batches with node_keys.
+bool has_dropout(const ModelConfig& config);
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
 inline constexpr int64_t kAutoBatch = 0;

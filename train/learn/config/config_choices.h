@@ -23,7 +23,13 @@ inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics)
                                     is("node_classification", TaskName::node_classification),
                                     is("graph_regression", TaskName::graph_regression),
                                     is("graph_classification", TaskName::graph_classification)};
-inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
+inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net),
+                                     is("gat", ModelName::gat)};
+inline constexpr Choice kAttentionScores[] = {is("gat", AttentionScore::gat),
+                                              is("gatv2", AttentionScore::gatv2)};
+inline constexpr Choice kGatDecoders[] = {is("mlp", GatDecoder::mlp), is("attention", GatDecoder::attention)};
+inline constexpr Choice kJumpings[] = {is("none", Jumping::none), is("concatenate", Jumping::concatenate),
+                                       is("max", Jumping::max)};
 inline constexpr Choice kActivations[] = {
     is("relu", Activation::relu), is("silu", Activation::silu), is("gelu", Activation::gelu),
     is("tanh", Activation::tanh), is("elu", Activation::elu),   is("leaky_relu", Activation::leaky_relu)};
@@ -41,7 +47,8 @@ inline constexpr Choice kSchedules[] = {is("constant", RateCurve::constant),
                                         is("exponential", RateCurve::exponential),
                                         is("cosine", RateCurve::cosine), is("step", RateCurve::step)};
 inline constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
-                                             is("online", NormalizeMode::online)};
+                                             is("online", NormalizeMode::online),
+                                             is("none", NormalizeMode::none)};
 inline constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),
                                               is("refit", InitNormalizers::refit)};
 inline constexpr Choice kRecomputeModes[] = {

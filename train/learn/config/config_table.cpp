@@ -22,6 +22,8 @@ constexpr Section& section_of(Config& config) {
     return config;
   } else if constexpr (std::is_same_v<Section, LossScaleRule>) {
     return config.loss_scale.rule;
+  } else if constexpr (std::is_same_v<Section, GatConfig>) {
+    return config.model.gat;
   } else {
     return config.*std::get<Section Config::*>(kMembers);
   }
@@ -64,6 +66,7 @@ constexpr ConfigSection kSections[] = {
     {"task", "What a sample is, and what is learned from it"},
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
+    {"gat", "Graph attention networks: model.name = \"gat\""},
     {"train", "The training loop"},
     {"loss", "How errors of predictions count in training"},
     {"unroll", "Training through several predicted frames"},
@@ -96,6 +99,12 @@ constexpr KeyUse kFixedOnGraphs{true, kTasksOnGraphs, "predicts no values of gra
 constexpr KeyUse kFixedOfClasses{true, kTasksOfClasses, "has no classes"};
 constexpr KeyUse kFixedOverTime{true, kTasksOverTime, "has no time"};
 constexpr KeyUse kFixedOfChanges{true, kTasksOverTime, "predicts values only"};
+
+// The same for one model only.
+constexpr ModelName kMeshGraphNets[] = {ModelName::mesh_graph_net};
+constexpr ModelName kGats[] = {ModelName::gat};
+constexpr KeyUse kFixedOfMeshGraphNet{true, {}, {}, kMeshGraphNets};
+constexpr KeyUse kFixedOfGat{true, {}, {}, kGats};
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "", kFixed,
@@ -179,18 +188,18 @@ constexpr ConfigKey kKeys[] = {
 
     {"model", "name", choice<&ModelConfig::name>(kModels), "", kFixed, "Architecture"},
     {"model", "width", IntegerKey{at<&ModelConfig::width>, 1, 16384}, "channels", kFixed,
-     "Width of latent features and hidden layers"},
+     "Width of latent features and hidden layers; of an attention layer that of its output"},
     {"model", "blocks", IntegerKey{at<&ModelConfig::blocks>, 1, 1024}, "blocks", kFixed,
-     "Message-passing blocks between encoder and decoder"},
+     "Message-passing blocks, or attention layers, in front of the decoder"},
     {"model", "hidden_layers", IntegerKey{at<&ModelConfig::hidden_layers>, 1, 7}, "layers", kFixed,
      "Hidden layers of each MLP"},
     {"model", "activation", choice<&ModelConfig::activation>(kActivations), "", kFixed,
-     "Activation function after each hidden layer"},
-    {"model", "norm", choice<&ModelConfig::norm>(kNorms), "", kFixed,
+     "Activation function after each hidden layer, and after each attention layer"},
+    {"model", "norm", choice<&ModelConfig::norm>(kNorms), "", kFixedOfMeshGraphNet,
      "Normalisation of the output of each MLP except the decoder's"},
-    {"model", "concat_order", choice<&ModelConfig::concat_order>(kConcatOrders), "", kFixed,
+    {"model", "concat_order", choice<&ModelConfig::concat_order>(kConcatOrders), "", kFixedOfMeshGraphNet,
      "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with the other"},
-    {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixed,
+    {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixedOfMeshGraphNet,
      "Whether nodes sum edge features before or after the residual is added; weights trained with one are "
      "wrong with the other"},
     {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
@@ -200,6 +209,28 @@ constexpr ConfigKey kKeys[] = {
     {"model", "keep_hidden", BoolKey{at<&ModelConfig::keep_hidden>}, "", kFree,
      "Whether the fused path on the CPU saves hidden activations for backward, or recomputes them in less "
      "memory and more time"},
+
+    {"gat", "heads", IntegerKey{at<&GatConfig::heads>, 1, kMaxHeads}, "heads", kFixedOfGat,
+     "Heads of an attention layer"},
+    {"gat", "score", choice<&GatConfig::score>(kAttentionScores), "", kFixedOfGat,
+     "How an edge is scored: from each of its ends (gat), or from both together (gatv2)"},
+    {"gat", "self_edges", BoolKey{at<&GatConfig::self_edges>}, "", kFixedOfGat,
+     "Whether each node attends to itself, too"},
+    {"gat", "concatenate", BoolKey{at<&GatConfig::concatenate>}, "", kFixedOfGat,
+     "Whether heads lie side by side and share model.width; otherwise each has all of it, and their mean is "
+     "taken"},
+    {"gat", "edge_features", BoolKey{at<&GatConfig::edge_features>}, "", kFixedOfGat,
+     "Whether features of edges add to the scores, where edges have some; not with gat.score = \"gatv2\""},
+    {"gat", "decoder", choice<&GatConfig::decoder>(kGatDecoders), "", kFixedOfGat,
+     "What makes the prediction: an MLP, or one more attention layer without an activation"},
+    {"gat", "output_heads", IntegerKey{at<&GatConfig::output_heads>, 1, kMaxHeads}, "heads", kFixedOfGat,
+     "Heads of an attention decoder, whose mean is the prediction"},
+    {"gat", "jumping", choice<&GatConfig::jumping>(kJumpings), "", kFixedOfGat,
+     "What an MLP decoder reads: the last layer, or all layers side by side, or their maximum"},
+    {"gat", "dropout", FloatKey{at<&GatConfig::dropout>, 0, 0.99}, "", kFixedOfGat,
+     "Share of the inputs of attention layers that is dropped in training"},
+    {"gat", "attention_dropout", FloatKey{at<&GatConfig::attention_dropout>, 0, 0.99}, "", kFixedOfGat,
+     "Share of the attention weights that is dropped in training"},
 
     {"train", "steps", IntegerKey{at<&TrainConfig::steps>, 1, kMany}, "steps", kFree, "Optimizer steps"},
     {"train", "epochs", IntegerKey{at<&TrainConfig::epochs>, 0, kMany}, "epochs", kFree,
@@ -334,7 +365,7 @@ constexpr ConfigKey kKeys[] = {
      "precision"},
 
     {"normalize", "mode", choice<&NormalizeConfig::mode>(kNormalizeModes), "", kFixed,
-     "Statistics from the packed file, or accumulated during training"},
+     "Statistics from the packed file, or accumulated during training; none: inputs and targets as they are"},
     {"normalize", "warmup_steps", IntegerKey{at<&NormalizeConfig::warmup_steps>, 0, kMany}, "steps", kFixed,
      "Steps that only accumulate statistics (online)"},
     {"normalize", "max_samples", IntegerKey{at<&NormalizeConfig::max_samples>, 1, kMany}, "samples", kFree,
@@ -349,7 +380,9 @@ constexpr ConfigKey kKeys[] = {
      "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state and data "
      "(budget)"},
     {"recompute", "include", TextListKey{at<&RecomputeConfig::include>}, "", kFree,
-     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches any text"},
+     "Stages that may be recomputed: encoder, processor (all blocks), processor.0, decoder and so on; * "
+     "matches "
+     "any text"},
     {"recompute", "keep", TextListKey{at<&RecomputeConfig::keep>, 0, &SavePolicy::names, kKeepWords}, "",
      kFree,
      "Ops whose outputs a recomputed segment also saves; auto: none, unless recompute.mode = \"budget\" or "
@@ -431,6 +464,14 @@ bool TextListKey::is_word(std::string_view text) const {
   return std::ranges::find(words, text) != words.end();
 }
 
+bool ConfigKey::applies_to(ModelName model) const {
+  return use.models.empty() || std::ranges::find(use.models, model) != use.models.end();
+}
+
+std::string_view name_of(ModelName model) {
+  return std::ranges::find(kModels, static_cast<int>(model), &Choice::value)->name;
+}
+
 std::string_view name_of(TaskName task) {
   return std::ranges::find(kTasks, static_cast<int>(task), &Choice::value)->name;
 }
@@ -445,7 +486,7 @@ std::string changed_fixed_key(const Config& saved, const Config& config) {
   for (const ConfigKey& key : kKeys) {
     if (!key.use.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
     const std::string name = full_name(key);
-    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode == NormalizeMode::dataset;
+    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode != NormalizeMode::online;
     if (!unused) return name;
   }
   return "";

@@ -99,6 +99,7 @@ struct KeyUse {
   std::span<const TaskName> tasks =
       {};                         ///< that it means something for; empty: all. Others leave its default
   std::string_view why_not = {};  ///< of the others: "has no time"
+  std::span<const ModelName> models = {};  ///< that read it; empty: all. Others leave its default
 };
 
 struct ConfigKey {
@@ -110,10 +111,13 @@ struct ConfigKey {
   std::string_view help;  ///< one sentence without a full stop
 
   bool applies_to(TaskName task) const;
+  bool applies_to(ModelName model) const;
 };
 
 /// As task.name has it.
 std::string_view name_of(TaskName task);
+/// As model.name has it.
+std::string_view name_of(ModelName model);
 
 struct ConfigSection {
   std::string_view name;

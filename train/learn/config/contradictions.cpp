@@ -33,6 +33,8 @@ class Checks {
     check_mesh();
     if (!config_.data.value_targets.empty()) check_value_targets();
     check_keys_of_task();
+    check_keys_of_model();
+    if (config_.model.name == ModelName::gat) check_gat();
     check_recompute();
     check_optimizer();
     return std::move(found_);
@@ -58,6 +60,49 @@ class Checks {
                          key.use.why_not),
              fmt::format("set {} = {}, or another task.name", name, unset));
     }
+  }
+
+  /// Keys that the model does not read keep their defaults.
+  void check_keys_of_model() {
+    for (const ConfigKey& key : config_keys()) {
+      if (key.applies_to(config_.model.name)) continue;
+      const std::string name = full_name(key), unset = toml_literal(key, Config{});
+      const std::string_view reader = name_of(key.use.models.front());
+      refuse(toml_literal(key, config_) != unset, {name, "model.name"},
+             fmt::format("{} with model.name = \"{}\", as \"{}\" alone reads {}", unset,
+                         name_of(config_.model.name), reader, name),
+             fmt::format("set {} = {}, or model.name = \"{}\"", name, unset, reader));
+    }
+  }
+
+  void check_gat() {
+    const ModelConfig& model = config_.model;
+    const GatConfig& gat = model.gat;
+    const bool attends = gat.decoder == GatDecoder::attention;
+    refuse(gat.concatenate && model.width % gat.heads != 0, {"gat.heads", "model.width"},
+           fmt::format("a divisor of model.width = {}, which heads side by side share", model.width),
+           "change one of the two, or set gat.concatenate = false");
+    refuse(attends && gat.jumping != Jumping::none, {"gat.jumping", "gat.decoder"},
+           "\"none\" with gat.decoder = \"attention\"", "set gat.decoder = \"mlp\"");
+    refuse(attends && find_key("model.pool")->applies_to(config_.task.name), {"gat.decoder", "task.name"},
+           "\"mlp\" where nodes are pooled", "set gat.decoder = \"mlp\"");
+    refuse(gat.jumping == Jumping::concatenate && model.blocks > kMostGatBlocksSideBySide,
+           {"gat.jumping", "model.blocks"},
+           fmt::format("\"none\" or \"max\" with more than {} blocks", kMostGatBlocksSideBySide),
+           "set gat.jumping = \"max\", or lower model.blocks");
+    const bool on_mesh = find_key("data.world_radius")->applies_to(config_.task.name);
+    refuse(on_mesh && gat.edge_features && gat.score == AttentionScore::gatv2,
+           {"gat.edge_features", "gat.score"}, "false with gat.score = \"gatv2\"",
+           "set gat.edge_features = false, or gat.score = \"gat\"");
+    refuse(config_.data.world_radius > 0.0, {"data.world_radius", "model.name"},
+           "0 with model.name = \"gat\", which takes one edge set",
+           "set data.world_radius = 0, or model.name = \"mesh_graph_net\"");
+    refuse(config_.ranks.partition != MeshPartition::none || config_.ranks.parts_in_turn > 1,
+           {config_.ranks.partition != MeshPartition::none ? "ranks.partition" : "ranks.parts_in_turn",
+            "model.name"},
+           "whole meshes with model.name = \"gat\"",
+           "set ranks.partition = \"none\" and ranks.parts_in_turn = 1, or model.name = "
+           "\"mesh_graph_net\"");
   }
 
   void check_types(const char* name, const std::vector<int64_t>& types) {

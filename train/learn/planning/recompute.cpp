@@ -51,8 +51,10 @@ Values run(Tape& tape, const Model& model, const GraphBatch& batch, int64_t stag
       *segment);
 }
 
-/// `*` stands for any text; "processor" names all its blocks.
-bool names(const std::string& pattern, const std::string& stage) {
+/// `*` stands for any text; "processor" names all blocks, whatever they are called, and so does their name.
+bool names(const std::string& pattern, const Stage& named) {
+  const std::string& stage = named.name;
+  if (named.repeated && pattern == "processor") return true;
   const auto matches = [&](const std::string& text) {
     return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
   };
@@ -162,7 +164,7 @@ std::vector<bool> included_stages(const Config& config, const Model& model) {
   for (const std::string& pattern : config.recompute.include) {
     bool found = false;
     for (int64_t stage = 0; stage < count_stages(model); ++stage) {
-      if (!names(pattern, stage_of(model, stage).name)) continue;
+      if (!names(pattern, stage_of(model, stage))) continue;
       included[static_cast<size_t>(stage)] = found = true;
     }
     if (!found) {

@@ -68,10 +68,10 @@ Config saved_config(const SafetensorsView& view) {
 
 /// Weights of another convention fit by their shapes.
 void check_conventions(const SafetensorsView& view, const Config& saved, const ParameterSet& parameters) {
-  const std::string theirs = parameter_conventions(mesh_graph_net_options(saved.model));
+  const std::string theirs = parameter_conventions(saved.model);
   if (parameters.conventions().empty() || parameters.conventions() == theirs) return;
   throw data_error(view.file, "weights of a model with " + parameters.conventions(), theirs,
-                   "make the model with mesh_graph_net_options(checkpoint_config(file).model)");
+                   "make the model with make_model(checkpoint_config(file).model, sizes)");
 }
 
 /// Those of save_weights.

@@ -4,7 +4,8 @@
 namespace meshgrad {
 
 Model make_model(const ModelConfig& config, const ModelSizes& sizes) {
-  return make_mesh_graph_net(mesh_graph_net_options(config), sizes);  // config.name has this one value
+  if (config.name == ModelName::gat) return make_gat(gat_options(config), sizes);
+  return make_mesh_graph_net(mesh_graph_net_options(config), sizes);
 }
 
 Model make_model(Runtime& runtime, const Config& config, const ModelSizes& sizes) {

@@ -68,7 +68,6 @@ BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType
   node_features_ = place(shape.nodes * node_inputs_ * size_of(dtype));
   if (kind == Sizes::capacity) node_count_ = place(size_of(DType::i64));
   if (sizes.graph_starts) graph_starts_ = place((shape.graphs + 1) * size_of(DType::i32));
-  if (sizes.node_keys) node_keys_ = place(shape.nodes * size_of(DType::i64));
   add(kWindowWeight, Shape{1}, DType::f64);
 }
 

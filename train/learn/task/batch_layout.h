@@ -77,13 +77,15 @@ class BatchLayout {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts, node_count)
   };
-  /// Room for the edge sets and features of `sizes`, stored in `dtype`; for starts of graphs and keys of
-  /// nodes where `sizes` asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's
+  /// Room for the edge sets and features of `sizes`, stored in `dtype`; for starts of graphs
+  /// where `sizes` asks for them; and for kWindowWeight. The set kWorldEdges has room for the shape's
   /// world edges, and a batch carries their real number in any case; a set of another name has room for the
   /// shape's edges.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor after those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
+  /// Adds room for GraphBatch::node_keys.
+  void add_node_keys() { node_keys_ = place(shape_.nodes * size_of(DType::i64)); }
   /// Of a part of a mesh: what its batches exchange.
   void set_halo(std::shared_ptr<const Halo> halo) { halo_ = std::move(halo); }
 

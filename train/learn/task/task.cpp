@@ -8,11 +8,15 @@
 namespace meshgrad {
 
 Task make_task(const Config& config, const Dataset& dataset) {
-  if (config.task.name == TaskName::steady_field) return Task(SteadyField(dataset, config.data, config.loss));
-  if (config.task.name == TaskName::node_classification) return Task(NodeClassification(dataset, config));
-  if (config.task.name == TaskName::graph_regression) return Task(GraphRegression(dataset, config));
-  if (config.task.name == TaskName::graph_classification) return Task(GraphClassification(dataset, config));
-  return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss));
+  const bool keys = has_dropout(config.model);
+  if (config.task.name == TaskName::steady_field)
+    return Task(SteadyField(dataset, config.data, config.loss), keys);
+  if (config.task.name == TaskName::node_classification)
+    return Task(NodeClassification(dataset, config), keys);
+  if (config.task.name == TaskName::graph_regression) return Task(GraphRegression(dataset, config), keys);
+  if (config.task.name == TaskName::graph_classification)
+    return Task(GraphClassification(dataset, config), keys);
+  return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
 }
 
 const MeshTask* Task::find_mesh() const {

@@ -34,7 +34,8 @@ class Task {
   }
 
  public:
-  explicit Task(Kind kind) : kind_(std::move(kind)) {}
+  /// With `node_keys` batches have GraphBatch::node_keys.
+  explicit Task(Kind kind, bool node_keys = false) : kind_(std::move(kind)), node_keys_(node_keys) {}
 
   /// What a task on meshes reads and predicts, for programs that are about meshes; null for others.
   const MeshTask* find_mesh() const;
@@ -72,7 +73,9 @@ class Task {
     return visit_shared([&](const auto& task) { return task.shape(split, samples); });
   }
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
-    return visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
+    BatchLayout made = visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
+    if (node_keys_) made.add_node_keys();
+    return made;
   }
   /// Adds what a device reads to make a part of the batch itself.
   void add_device_inputs(BatchLayout& layout) const {
@@ -152,6 +155,7 @@ class Task {
                   uint64_t seed) const;
 
   Kind kind_;
+  bool node_keys_;
 };
 
 /// The task that task.name names. Throws ConfigError for fields that do not fit it.

@@ -74,6 +74,14 @@ Description offsets_of(const Task& task) {
   return offsets;
 }
 
+/// The description of an export is a MeshGraphNet's.
+void need_mesh_graph_net(const ModelConfig& model, const std::string& checkpoint) {
+  if (model.name == ModelName::mesh_graph_net) return;
+  throw config_error(checkpoint, "a model that can be exported: mesh_graph_net",
+                     std::string(name_of(model.name)),
+                     "read the parameters in the checkpoint, which is a safetensors file");
+}
+
 /// What a reader of the tensors must know beside their names and shapes.
 Description description_of(const Config& config, const Task& task) {
   const MeshGraphNetOptions options = mesh_graph_net_options(config.model);
@@ -236,6 +244,7 @@ ExportReport export_weights(Runtime& runtime, const fs::path& checkpoint, const 
   const SafetensorsFile file = open_checkpoint(checkpoint);
   const SafetensorsView& view = file.view();
   const Config config = checkpoint_config(checkpoint);
+  need_mesh_graph_net(config.model, checkpoint.string());
   const Task task = task_of(config, checkpoint_training_data(checkpoint), checkpoint.string());
   const Model model = make_model(runtime, config, task.sizes());
   const ParameterSet& parameters = model.parameters;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
@@ -105,6 +106,10 @@ GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const Model
 }  // namespace
 
 ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportOptions& options) {
+  if (asked.model.name != ModelName::mesh_graph_net) {
+    throw config_error("model.name", "\"mesh_graph_net\", whose weights can be imported",
+                       toml_quoted(name_of(asked.model.name)), "set model.name = \"mesh_graph_net\"");
+  }
   const SafetensorsFile file(options.file);
   ForeignModel foreign = read_foreign_model(file.view(), options.source);
   if (options.source == WeightSource::pyg) reverse_relative_positions(foreign);

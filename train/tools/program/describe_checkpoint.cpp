@@ -100,8 +100,9 @@ std::string describe_checkpoint(const std::string& path) {
   if (state.micro > 0) text += fmt::format(", and {} of the next", counted(state.micro, "batch", "batches"));
   text += "\nlosses    " + losses_text(state) + "\n";
   text += fmt::format("task      {}\n", name_of(config.task.name));
-  text += fmt::format("model     MeshGraphNet, width {}, {}, {} weights, {}\n", config.model.width,
-                      counted(config.model.blocks, "block"), weights, name_of(config.precision));
+  text += fmt::format("model     {}, width {}, {}, {} weights, {}\n", name_of(config.model.name),
+                      config.model.width, counted(config.model.blocks, "block"), weights,
+                      name_of(config.precision));
   if (const auto data = checkpoint_training_data(path)) text += data_text(*data, config);
   return text + "more      meshgrad info --all lists counters and tensors\n";
 }
