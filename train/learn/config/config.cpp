@@ -5,7 +5,7 @@
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/data/text.h>
-#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/config/config_choices.h>
 
 #include <algorithm>
 #include <cmath>
@@ -307,6 +307,14 @@ const RemovedKey* find_removed_key(std::string_view full_name) {
   };
   const auto* const found = std::ranges::find(kRemoved, full_name, &RemovedKey::name);
   return found == std::end(kRemoved) ? nullptr : found;
+}
+
+std::string_view name_of(ModelName model) {
+  return std::ranges::find(choices::kModels, static_cast<int>(model), &Choice::value)->name;
+}
+
+std::string_view name_of(TaskName task) {
+  return std::ranges::find(choices::kTasks, static_cast<int>(task), &Choice::value)->name;
 }
 
 }  // namespace meshgrad

@@ -468,14 +468,6 @@ bool ConfigKey::applies_to(ModelName model) const {
   return use.models.empty() || std::ranges::find(use.models, model) != use.models.end();
 }
 
-std::string_view name_of(ModelName model) {
-  return std::ranges::find(kModels, static_cast<int>(model), &Choice::value)->name;
-}
-
-std::string_view name_of(TaskName task) {
-  return std::ranges::find(kTasks, static_cast<int>(task), &Choice::value)->name;
-}
-
 std::string full_name(const ConfigKey& key) {
   std::string name(key.section);
   if (!name.empty()) name += '.';
