@@ -311,7 +311,7 @@ Workload dropout_work(const std::shared_ptr<Case>& c) {
   return row_workload(
       c, work_of(args), [&stream, args] { kernels::dropout(args, stream); },
       [=](Case& checked) {
-        const DropoutMask mask = mask_of({.rate = 0.5});
+        const DropoutMask mask = meshgrad::mask_of({.rate = 0.5});
         Matrix expected = x.base;
         for (int64_t i = 0; i < n.base; ++i)
           for (int64_t j = 0; j < n.width; ++j) expected.at(i, j) *= keep(mask, i, j) ? 2.0 : 0.0;

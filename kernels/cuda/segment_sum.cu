@@ -14,7 +14,8 @@ constexpr int kSegmentThreads = 128;
 constexpr int kLongSegment = 512;
 constexpr int kSlab = 64;
 
-template <class T, class To>
+/// Without weights there is no index either.
+template <class T, class To, bool kWeighted>
 struct SumArgs {
   Rows segments;
   const int32_t *offsets, *order, *index;  // null: one row per segment; rows in place
@@ -29,16 +30,16 @@ struct SumArgs {
 /// Adds the kElements columns at `column` of items [begin, end) in order; nothing when begin >= end. Four
 /// loads are issued before their values are added, since a segment is a chain of dependent additions that
 /// would otherwise wait for memory at every item.
-template <class T, class To, int kElements>
-__device__ void add_items(const SumArgs<T, To>& args, int64_t begin, int64_t end, int column,
+template <class T, class To, bool kWeighted, int kElements>
+__device__ void add_items(const SumArgs<T, To, kWeighted>& args, int64_t begin, int64_t end, int column,
                           float (&sums)[kElements]) {
   constexpr int kAtOnce = 4;
   // Of item i; returns its weight. 1 * v + sum is v + sum, rounded once.
   const auto load_item = [&](int64_t i, float(&v)[kElements]) {
     const int64_t k = args.order != nullptr ? int64_t{args.order[i]} : i;
-    const int64_t row = args.index != nullptr ? int64_t{args.index[k]} : k;
+    const int64_t row = kWeighted && args.index != nullptr ? int64_t{args.index[k]} : k;
     load_floats(args.x + row * args.stride + column, v);
-    return args.weights != nullptr ? args.weights[k] : 1.0f;
+    return kWeighted && args.weights != nullptr ? args.weights[k] : 1.0f;
   };
   int64_t i = begin;
   for (; i + kAtOnce <= end; i += kAtOnce) {
@@ -59,8 +60,9 @@ __device__ void add_items(const SumArgs<T, To>& args, int64_t begin, int64_t end
   }
 }
 
-template <class T, class To, int kElements>
-__device__ void write_sum(const SumArgs<T, To>& args, int64_t segment, int column, float (&sums)[kElements]) {
+template <class T, class To, bool kWeighted, int kElements>
+__device__ void write_sum(const SumArgs<T, To, kWeighted>& args, int64_t segment, int column,
+                          float (&sums)[kElements]) {
   To* const to = args.out + segment * args.width + column;
   if (args.accumulate) {
     float start[kElements];
@@ -78,8 +80,8 @@ __device__ void write_sum(const SumArgs<T, To>& args, int64_t segment, int colum
 
 /// One long segment by the whole block, kSlab items per group and round: each group sums its slab, then the
 /// first group adds the slabs' sums in order. `slabs` is [kSegmentThreads, kElements], one row per thread.
-template <class T, class To, int kElements>
-__device__ void sum_long(const SumArgs<T, To>& args, int64_t segment, float (*slabs)[kElements]) {
+template <class T, class To, bool kWeighted, int kElements>
+__device__ void sum_long(const SumArgs<T, To, kWeighted>& args, int64_t segment, float (*slabs)[kElements]) {
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
   const int groups = kSegmentThreads / args.lanes;
@@ -108,8 +110,8 @@ __device__ void sum_long(const SumArgs<T, To>& args, int64_t segment, float (*sl
 }
 
 /// Short segments first, one per group; then the block comes together for the long ones among its segments.
-template <class T, class To, int kElements>
-__global__ void segment_sum_kernel(SumArgs<T, To> args) {
+template <class T, class To, bool kWeighted, int kElements>
+__global__ void segment_sum_kernel(SumArgs<T, To, kWeighted> args) {
   MESHGRAD_SHARED(float, slabs, kSegmentThreads* kElements);
   const int64_t segments = real_rows(args.segments);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
@@ -182,7 +184,7 @@ void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& str
 }
 
 /// Vectors if the sum's first column, every row of x and every row of out are at multiples of 16 bytes.
-template <class T, class To>
+template <class T, class To, bool kWeighted>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int64_t width = args.out.width(), stride = args.x.width();
   const T* x = args.x.data<T>() + args.x_column;
@@ -190,21 +192,25 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   dispatch_width<T>(
       args.segments.capacity, width, vectors, stream,
       [&]<int kElements>(int lanes, const LaunchShape& shape) {
-        launch("segment_sum", segment_sum_kernel<T, To, kElements>, shape, stream,
-               SumArgs<T, To>{args.segments, args.offsets.data_or_null<int32_t>(),
-                              args.order.data_or_null<int32_t>(), args.index.data_or_null<int32_t>(),
-                              args.weights.data_or_null<float>(), x, args.out.data<To>(), stride,
-                              static_cast<int>(width), lanes, args.accumulate, args.mean});
+        launch("segment_sum", segment_sum_kernel<T, To, kWeighted, kElements>, shape, stream,
+               SumArgs<T, To, kWeighted>{
+                   args.segments, args.offsets.data_or_null<int32_t>(), args.order.data_or_null<int32_t>(),
+                   args.index.data_or_null<int32_t>(), args.weights.data_or_null<float>(), x,
+                   args.out.data<To>(), stride, static_cast<int>(width), lanes, args.accumulate, args.mean});
       });
 }
 
 void segment_sum(const SegmentSum& args, const Stream& stream) {
   if (args.out.width() == 0) return;
+  const bool weighted = args.weights.defined() || args.index.defined();
   dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
-    if (args.out.dtype() == args.x.dtype()) {
-      segment_sum_of<T, T>(args, stream);
+    const bool same = args.out.dtype() == args.x.dtype();
+    if (same && weighted) {
+      segment_sum_of<T, T, true>(args, stream);
+    } else if (same) {
+      segment_sum_of<T, T, false>(args, stream);
     } else {
-      segment_sum_of<T, float>(args, stream);
+      segment_sum_of<T, float, true>(args, stream);
     }
   });
 }

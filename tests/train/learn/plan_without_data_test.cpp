@@ -100,19 +100,11 @@ TEST_CASE("a plan for a named card is of its kernels and memory") {
     CHECK(plan.room.total == gpu::card(gpu).memory_bytes);
     return plan;
   };
-  for (const char* gpu : {"h100", "h200", "b200", "a100"}) {
+  for (const char* gpu : {"h100", "h200", "b200", "a100", "rtx4070", "rtx4090", "l40s"}) {
     CAPTURE(gpu);
     const MemoryPlan plan = planned(gpu);
     CHECK(plan.fused == all);
     CHECK(plan.op_by_op.empty());
-  }
-  for (const char* gpu : {"rtx4070", "rtx4090", "l40s"}) {
-    CAPTURE(gpu);
-    const MemoryPlan plan = planned(gpu);
-    CHECK(plan.fused.empty());
-    CHECK(plan.op_by_op == all);
-    CHECK(contains(to_text(plan), "and the device has 101376"));
-    CHECK(plan.step.live > 1.5 * planned("h200").step.live);
   }
   const MemoryPlan t4 = planned("t4");
   CHECK(t4.op_by_op == all);
