@@ -256,17 +256,73 @@ HWY_INLINE void exponentials(int64_t n, T* x) {
                      HWY_ATTR { store(part, exponential(Wide<T>(), load(part, x + i)), x + i); });
 }
 
-/// keep / (1 - rate) of `count` columns of a receiver, from `first` on.
-template <class T>
-HWY_INLINE void keep_factors(const DropoutMask& dropout, RandomKey key, int64_t receiver, int64_t first,
-                             int64_t count, T* factors) {
-  const uint64_t row = dropout.row_key(receiver);
-  int64_t block = -1;
-  uint32_t kept = 0;
-  for (int64_t c = first; c < first + count; ++c) {
-    if (c / 4 != block) kept = dropout.keep_four(key, row, block = c / 4);
-    factors[c - first] = (kept >> (c % 4) & 1u) != 0 ? static_cast<T>(dropout.scale) : T(0);
+/// Columns of dropout, collected so that vectors draw them: Philox of one block of four at a time takes as
+/// long as all else that an edge needs.
+template <int64_t kMost>
+struct DropoutBlocks {
+  int64_t count = 0;
+  uint32_t row_low[kMost], row_high[kMost], block[kMost];
+  uint32_t words[4 * kMost];  // the random bits of each block's columns
+
+  /// Adds the blocks with `columns` columns of a receiver from `first` on. Returns where in `words` the first
+  /// will be.
+  int64_t add(const DropoutMask& dropout, int64_t receiver, int64_t first, int64_t columns) {
+    const uint64_t row = dropout.row_key(receiver);
+    const int64_t at = 4 * count + first % 4;
+    for (int64_t b = first / 4; b * 4 < first + columns; ++b, ++count) {
+      row_low[count] = static_cast<uint32_t>(row);
+      row_high[count] = static_cast<uint32_t>(row >> 32);
+      block[count] = static_cast<uint32_t>(b);
+    }
+    return at;
   }
+};
+
+#if HWY_TARGET != HWY_SCALAR
+/// The upper halves of the products of 32 bits.
+template <class D>
+HWY_INLINE hn::Vec<D> upper_product(D d, hn::Vec<D> a, hn::Vec<D> b) {
+  const hn::RepartitionToWide<D> wide;
+  const auto even = hn::BitCast(d, hn::ShiftRight<32>(hn::MulEven(a, b)));
+  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, a))), b);
+  return hn::OddEven(hn::BitCast(d, odd), even);
+}
+#endif
+
+/// Draws the words of all blocks: engine/random.h's philox, a block a lane.
+template <int64_t kMost>
+HWY_INLINE void draw(const DropoutMask& dropout, RandomKey key, DropoutBlocks<kMost>& blocks) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::ScalableTag<uint32_t> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto first = hn::Set(d, 0xd2511f53u), second = hn::Set(d, 0xcd9e8d57u);
+  for (; i + lanes <= blocks.count; i += lanes) {
+    auto c0 = hn::LoadU(d, blocks.row_low + i), c1 = hn::LoadU(d, blocks.row_high + i);
+    auto c2 = hn::LoadU(d, blocks.block + i), c3 = hn::Set(d, dropout.op);
+    auto k0 = static_cast<uint32_t>(key.seed), k1 = static_cast<uint32_t>(key.seed >> 32);
+    for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9u, k1 += 0xbb67ae85u) {
+      const auto high0 = upper_product(d, c0, first), high1 = upper_product(d, c2, second);
+      const auto low0 = hn::Mul(c0, first), low1 = hn::Mul(c2, second);
+      c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(d, k0));
+      c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, k1));
+      c1 = low1;
+      c3 = low0;
+    }
+    hn::StoreInterleaved4(c0, c1, c2, c3, d, blocks.words + 4 * i);
+  }
+#endif
+  for (; i < blocks.count; ++i) {
+    const auto bits = philox(key, {blocks.row_low[i], blocks.row_high[i], blocks.block[i], dropout.op});
+    std::copy(bits.begin(), bits.end(), blocks.words + 4 * i);
+  }
+}
+
+/// keep / (1 - rate) of columns whose random bits are `words`.
+template <class T>
+HWY_INLINE void keep_factors(const DropoutMask& dropout, const uint32_t* words, int64_t count, T* factors) {
+  const auto scale = static_cast<T>(dropout.scale);
+  for (int64_t i = 0; i < count; ++i) factors[i] = words[i] >= dropout.dropped_below ? scale : T(0);
 }
 
 /// Asks for the memory of a row.

@@ -29,6 +29,8 @@ struct Buffers {
   T scores[kSlab * kMaxHeads], factors[kSlab * kMaxHeads], products[kSlab * kMaxHeads],
       kept[kSlab * kMaxHeads];
   T sum[kMaxAttentionWidth], key_sum[kMaxAttentionWidth];
+  int64_t word[kSlab];  // of an edge's first head in blocks.words
+  DropoutBlocks<kSlab*(kMaxHeads / 4 + 1)> blocks;
 };
 
 /// The next slab of a receiver: `first` edges were before. Returns the number of its edges.
@@ -141,7 +143,10 @@ HWY_INLINE void forward_of(const R& row, const AttentionPointers<S>& a, int64_t 
       slab_scores(row, a, false, r, count, b);
       add_slab(row, a, count, largest, total, b);
       if (a.dropout.drops()) {
-        keep_factors(a.dropout, key, r, first * a.heads, count * a.heads, b.kept);
+        b.blocks.count = 0;
+        const int64_t word = b.blocks.add(a.dropout, r, first * a.heads, count * a.heads);
+        draw(a.dropout, key, b.blocks);
+        keep_factors(a.dropout, b.blocks.words + word, count * a.heads, b.kept);
         for (int64_t i = 0; i < count * a.heads; ++i) b.factors[i] *= b.kept[i];
       }
       weighted_sum(row, count, b.index, a.values, b.factors, b.sum);
@@ -173,6 +178,7 @@ template <class S, class T>
 HWY_INLINE void slab_gradients(const AttentionPointers<S>& a, RandomKey key, int64_t edges, Buffers<T>& b) {
   const Wide<T> d;
   const int64_t heads = a.heads;
+  b.blocks.count = 0;
   for (int64_t e = 0; e < edges; ++e) {
     const T* const log_sums = a.log_sums + b.index[e] * heads;
     over_row<T>(heads, [&](int64_t h, auto part) HWY_ATTR {
@@ -182,7 +188,12 @@ HWY_INLINE void slab_gradients(const AttentionPointers<S>& a, RandomKey key, int
     if (!a.dropout.drops()) continue;
     const int64_t r = b.index[e], begin = a.receiver_offsets[r];
     const int64_t place = (b.edge[e] >= 0 ? b.edge[e] : a.receiver_offsets[r + 1]) - begin;
-    keep_factors(a.dropout, key, r, place * heads, heads, b.kept + e * heads);
+    b.word[e] = b.blocks.add(a.dropout, r, place * heads, heads);
+  }
+  if (a.dropout.drops()) {
+    draw(a.dropout, key, b.blocks);
+    for (int64_t e = 0; e < edges; ++e)
+      keep_factors(a.dropout, b.blocks.words + b.word[e], heads, b.kept + e * heads);
   }
   exponentials(edges * heads, b.factors);
   for (int64_t e = 0; e < edges; ++e) {
