@@ -110,7 +110,8 @@ TEST_CASE("offsets and arrays of many graphs that disagree") {
   same["edge_offsets"] = npy<int32_t>("<i4", "(3,)", {0, 2, 5});
   same["edges"] = npy<int32_t>("<i4", "(5, 2)", {0, 1, 1, 0, 1, 2, 2, 0, 0, 1});
   same.erase("edge:length");
-  CHECK(contains(message_of([&] { packed.pack(same); }), "got 5 rows, which several have; fix: save it as node:NAME"));
+  CHECK(contains(message_of([&] { packed.pack(same); }),
+                 "got 5 rows, which several have; fix: save it as node:NAME"));
 }
 
 }  // namespace
