@@ -52,6 +52,8 @@ TEST_CASE("a verdict compares the best model with the baseline") {
   CHECK(of({{{"step", 10.0}, {"valid_loss", 0.1}}}).kind == Kind::unknown);  // of an earlier version
   config.task.name = TaskName::steady_field;
   CHECK(contains(of({validation(10, 0.5)}).text, "the mean over the nodes of a type"));
+  config.task.name = TaskName::graph_regression;
+  CHECK(contains(of({validation(10, 0.5)}).text, "the mean over the graphs trained on"));
 }
 
 TEST_CASE("a verdict is of rollouts where they choose the best") {
