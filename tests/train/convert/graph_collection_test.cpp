@@ -30,7 +30,7 @@ NpzArrays two_graphs() {
           {"label", npy<int32_t>("<i4", "(2,)", {7, 8})}};
 }
 
-struct Packed {
+struct PackedGraphs {
   test::ScratchDirectory scratch;
 
   Dataset pack(const NpzArrays& arrays, bool split_list = false) const {
@@ -62,7 +62,7 @@ std::vector<T> frame(const TrajectoryView& graph, const char* field) {
 }
 
 TEST_CASE("one NPZ file holds many graphs by offsets") {
-  const Packed packed;
+  const PackedGraphs packed;
   for (const bool of_file : {false, true}) {
     NpzArrays arrays = two_graphs();
     if (of_file) arrays["edges"] = npy<int32_t>("<i4", "(3, 2)", {0, 1, 3, 4, 4, 2});
@@ -88,14 +88,14 @@ TEST_CASE("one NPZ file holds many graphs by offsets") {
 }
 
 TEST_CASE("a list of splits names graphs of one file") {
-  const Packed packed;
+  const PackedGraphs packed;
   const Dataset dataset = packed.pack(two_graphs(), true);
   CHECK(dataset.trajectory("train", 0).mesh().nodes == 3);
   CHECK(dataset.trajectory("test", 0).mesh().nodes == 2);
 }
 
 TEST_CASE("offsets and arrays of many graphs that disagree") {
-  const Packed packed;
+  const PackedGraphs packed;
   CHECK(contains(packed.refused("node_offsets", npy<int32_t>("<i4", "(3,)", {0, 5, 2})),
                  "array node_offsets] needed one number more than there are graphs, ascending from 0"));
   CHECK(contains(packed.refused("edge_offsets", npy<int32_t>("<i4", "(2,)", {0, 3})),
