@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that keys with a choice take, and what they stand for.
+// The names that keys with a choice take, and what they stand for; and what other texts are taken.
 #pragma once
 #include <meshgrad/train/learn/config/config_table.h>
 
 namespace meshgrad::choices {
+
+/// Texts that name a device.
+inline constexpr bool is_device(std::string_view text) {
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  constexpr std::string_view kIndexed = "cuda:";
+  if (!text.starts_with(kIndexed)) return false;
+  const std::string_view index = text.substr(kIndexed.size());
+  return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
+}
 
 template <class Enum>
 constexpr Choice is(std::string_view name, Enum value) {

@@ -48,14 +48,6 @@ constexpr ChoiceKey choice(std::span<const Choice> choices) {
           }};
 }
 
-constexpr bool is_device(std::string_view text) {
-  if (text == "auto" || text == "cpu" || text == "cuda") return true;
-  constexpr std::string_view kIndexed = "cuda:";
-  if (!text.starts_with(kIndexed)) return false;
-  const std::string_view index = text.substr(kIndexed.size());
-  return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
-}
-
 constexpr double kLeastScale = 1e-12;
 constexpr double kMostScale = 1e12;
 

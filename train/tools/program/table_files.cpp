@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/data/atomic_file.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/program/markup.h>
 #include <meshgrad/train/tools/program/npz_file.h>
 #include <meshgrad/train/tools/program/prediction_folder.h>
