@@ -143,6 +143,18 @@ TEST_CASE("attention of hubs: slabs and their ends") {
   }
 }
 
+// Heads of 33 columns leave four groups to a block of a GPU, which take 1024 edges a round.
+TEST_CASE("attention of a hub that takes a block several rounds") {
+  for (const Backend& backend : backends()) {
+    for (const AttentionScore score : {AttentionScore::gat, AttentionScore::gatv2, AttentionScore::dot}) {
+      Runtime runtime = backend.runtime();
+      RandomMatrices random(2890);
+      const AttentionShape shape{.score = score, .heads = 1, .dim = 33};
+      check_case(backend, runtime, AttentionCase(runtime, random, shape, star(2 * 2311), DType::f32), false);
+    }
+  }
+}
+
 TEST_CASE("attention of a hub of 100,000 edges") {
   for (const Backend& backend : backends()) {
     const int64_t degree = backend.slow ? 3000 : 100000;
