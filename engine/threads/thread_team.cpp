@@ -156,15 +156,16 @@ void ThreadTeam::work(int worker) {
 
 template <class Done>
 bool ThreadTeam::spin_until(const Done& done) const {
-  using Clock = std::chrono::steady_clock;
+  using SteadyClock = std::chrono::steady_clock;
   if (done()) return true;
-  const auto end = Clock::now() + std::chrono::nanoseconds(spin_nanoseconds_.load(std::memory_order_relaxed));
+  const auto end =
+      SteadyClock::now() + std::chrono::nanoseconds(spin_nanoseconds_.load(std::memory_order_relaxed));
   do {
     for (int i = 0; i < 16; ++i) {
       relax();
       if (done()) return true;
     }
-  } while (Clock::now() < end);
+  } while (SteadyClock::now() < end);
   return false;
 }
 

@@ -89,6 +89,7 @@ TEST_CASE("every key survives a round trip") {
       overrides.insert(overrides.end(), {"task.name=node_classification", "train.noise=0.02"});
     if (name == "data.classes" || name == "model.pool" || name == "loss.class_weights")
       overrides.insert(overrides.end(), {"task.name=graph_classification", "train.noise=0.02"});
+    if (name.starts_with("gat.")) overrides.emplace_back("model.name=gat");
     if (name == "data.value_targets") overrides.emplace_back("data.targets=pressure,velocity");
     if (name == "data.world_radius") overrides.emplace_back("data.world_position=x");
     if (name == "optimizer.momentum") overrides.emplace_back("optimizer.name=sgd");
