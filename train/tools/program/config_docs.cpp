@@ -96,6 +96,15 @@ void append_rows(std::string& text, std::string_view section) {
   }
 }
 
+/// What a key accepts; where that does not fit a line, with spaces at which it may end.
+std::string choices_text(const ConfigKey& key) {
+  const std::string accepted = describe_type(key);
+  if (accepted.size() + std::string_view("# ()").size() <= kTextWidth) return accepted;
+  std::string spaced;
+  for (const char c : accepted) spaced += c == '|' ? " | " : std::string(1, c);
+  return spaced;
+}
+
 }  // namespace
 
 std::string config_schema() {
@@ -134,7 +143,7 @@ std::string commented_toml(const Config& config) {
       text += fmt::format("\n[{}]\n", section);
     }
     const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
-    text += wrapped(fmt::format("{}{} ({})", key.help, unit, describe_type(key)), kTextWidth, "# ", "# ");
+    text += wrapped(fmt::format("{}{} ({})", key.help, unit, choices_text(key)), kTextWidth, "# ", "# ");
     text += fmt::format("\n{} = {}\n", key.name, toml_literal(key, config));
   }
   return text;
