@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu_card.h>
 
 #include <algorithm>
 #include <fstream>

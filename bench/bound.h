@@ -2,6 +2,7 @@
 // meshgrad-bench bound: the least time of each benchmark on a GPU that need not be there, from the work of
 // its kernel calls (kernels/work.h) in a dry run.
 #pragma once
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/kernels/work.h>
 
 #include <string>

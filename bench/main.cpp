@@ -4,6 +4,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/tools/program/usage.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/kernels/work.h>
 
 #include <algorithm>

@@ -2,13 +2,16 @@
 // Work: the least that a kernel call does, and the least time that a device takes for it. The header of each
 // family has work_of(args) for every entry of its table; benchmarks and plans call that.
 #pragma once
-#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/engine/tensor.h>
 
 #include <string_view>
 #include <vector>
 
 namespace meshgrad {
+
+namespace gpu {
+struct Card;  // engine/gpu_card.h
+}
 
 /// Of one call, whose rows count with their capacity. Without saved activations a backward call recomputes
 /// them, which counts.

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/plan_text.h>
 

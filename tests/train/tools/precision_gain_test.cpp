@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What plan and train say of f32 on a GPU, by dry runs for GPUs that are not there.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/train/tools/program/precision_gain.h>
 
 #include <fmt/format.h>

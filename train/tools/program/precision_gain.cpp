@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu_card.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
