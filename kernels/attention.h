@@ -38,7 +38,6 @@ inline constexpr int64_t kMaxHeadColumns = 1024;
 inline constexpr int64_t kMaxAttentionWidth = 4096;  // of all heads
 
 }  // namespace meshgrad
-#pragma GCC visibility pop
 
 namespace meshgrad {
 
@@ -119,3 +118,4 @@ void head_scores_backward(const HeadScoresBackward& args, Runtime& runtime, cons
 }  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class GraphPool : uint8_t { sum, mean, max };
@@ -51,3 +52,4 @@ void graph_pool_backward(const GraphPoolBackward& args, const Stream& stream);
 }  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop
