@@ -19,7 +19,7 @@ def main():
     vtu_readers_test.make_environment(venv)
     page = (pathlib.Path(__file__).resolve().parents[2] / "docs/data.md").read_text()
     blocks = re.findall(r"```(python|sh)\n(.*?)```", page, re.DOTALL)
-    assert [kind for kind, _ in blocks].count("python") == 4, blocks
+    assert [kind for kind, _ in blocks].count("python") == 5, blocks
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
         python = ""

@@ -54,7 +54,7 @@ def other_formats(program, folder):
     report, _ = vtk_sources_test.convert(program, folder / "foam", folder / "foam.mgd", "--node-types", "patch")
     assert report["frames"] == 3 and report["dt"] == 0.5 and report["edges"]["min"] == 14, report
     # All cells are beside wall; two of them also beside left and two beside right, and the last patch counts.
-    assert report["node_types"] == [0, 2, 2, 2], report["node_types"]
+    assert report["node_types"] == [0, 6, 6, 6], report["node_types"]
     vtk_sources_test.check_range(vtk_sources_test.statistics(program, folder / "foam.mgd")["p"], numpy.array([0, 15]))
     (folder / "broken.msh").write_text("$MeshFormat\n4.1 0 8\n$EndMeshFormat\n$Nodes\n1 zwei\n")
     done = to_vtu(folder / "broken.msh", folder)
