@@ -286,16 +286,20 @@ Variable mean_of_heads(Tape& tape, const Variable& x, int64_t heads) {
   const int64_t width = x.value().width() / heads;
   Variable y = tape.output(rows, width, x.value().dtype(), x.needs_gradient(), "mean_of_heads");
   if (tape.runs()) {
+    // The sum of heads may be too large for 16 bits where their mean is not.
+    const DType dtype = y.value().dtype(), wide = accumulator_of(dtype);
+    const Tensor sum = wide == dtype ? y.value() : tape.scratch(y.value().shape(), wide, "sum of heads");
     for (int64_t head = 0; head < heads; ++head)
       meshgrad::kernels::segment_sum({.segments = rows,
                                       .offsets = {},
                                       .order = {},
                                       .x = x.value(),
-                                      .out = y.value(),
+                                      .out = sum,
                                       .accumulate = head > 0,
                                       .x_column = head * width},
                                      tape.stream());
-    divide(y.value(), heads, tape.stream());
+    divide(sum, heads, tape.stream());
+    if (wide != dtype) kernels::cast({.from = sum, .to = y.value()}, tape.stream());
   }
   tape.record({.op = "mean_of_heads", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), heads](Tape& back) {
     const Tensor d_y = back.take_gradient(y);

@@ -58,6 +58,15 @@ TEST_CASE("gradients of every op in 16 bits are those in f64, rounded") {
   }
 }
 
+TEST_CASE("a mean of heads fits 16 bits where their sum does not") {
+  Runtime runtime = make_runtime();
+  const std::vector<half> heads(4, half(40000.0f));
+  const Tensor x = Tensor::from<half>(runtime, heads, Shape{1, 4}, Tag::data);
+  Tape tape(runtime, Tape::Mode::evaluate);
+  const Variable mean = ops::mean_of_heads(tape, tape.input(x, x.rows()), 4);
+  CHECK(to_matrix(mean.value()).v == std::vector<double>{40000.0});
+}
+
 TEST_CASE("every op that ops.h declares is in the list") {
   std::ifstream file(test::source_file("autograd/ops.h"));
   REQUIRE(file.good());
