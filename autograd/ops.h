@@ -5,10 +5,10 @@
 // every op here.
 #pragma once
 #include <meshgrad/autograd/tape.h>
-#include <meshgrad/kernels/attention.h>
-#include <meshgrad/kernels/dropout.h>
+#include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/dropout_key.h>
 #include <meshgrad/kernels/graph.h>
-#include <meshgrad/kernels/graph_pool.h>
+#include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/mlp.h>
 
@@ -60,7 +60,7 @@ struct AttentionInputs {
   AttentionScore score = AttentionScore::gat;
   int64_t heads = 1;
   bool self_edges = false;
-  double slope = 0.2;
+  double slope = kLeakySlope;
   Variable values;                          ///< [nodes, heads * columns of a head]
   Variable sender_scores, receiver_scores;  ///< gat: [nodes, heads] and [owned_nodes, heads], by head_scores
   Variable keys, queries;                   ///< gatv2, dot; without keys the values are the keys

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops on whole graphs of a batch.
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/kernels/graph_pool.h>
 
 namespace meshgrad::ops {
 

@@ -25,7 +25,7 @@ struct AttentionWork {
     const int64_t nodes = c->scale().nodes(), period = c->scale().period, width = c->scale().width;
     text = fmt::format("{} edges, {} heads of {}", mesh->graph.edges, kHeads, width / kHeads);
     inputs = {.graph = &mesh->graph, .score = score, .heads = kHeads};
-    ref.score = static_cast<reference::Score>(score);
+    ref.score = score;
     ref.heads = kHeads;
     const auto input = [&](Tensor& tensor, Matrix& base, const Input& made) {
       tensor = made.tensor;

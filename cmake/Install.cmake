@@ -24,16 +24,13 @@ set(public_headers
   engine/memory/storage.h
   engine/memory/tag.h
   engine/threads/thread_pool.h
-  engine/random.h
   kernels/activation.h
-  kernels/attention.h
-  kernels/dropout.h
+  kernels/dropout_key.h
   kernels/graph.h
-  kernels/graph_pool.h
+  kernels/graph_choices.h
   kernels/loss_form.h
   kernels/mlp.h
   kernels/step_state.h
-  kernels/work.h
   autograd/ops.h
   autograd/tape.h
   autograd/variable.h

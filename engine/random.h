@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <string_view>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct RandomKey {
@@ -61,4 +60,3 @@ uint64_t hash_of(std::string_view bytes);
 double normal(uint64_t seed, uint64_t purpose, uint64_t index);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -24,22 +24,16 @@
 // edges into slabs and adds these in order. No atomics: the same bits for any number of threads and any
 // capacity.
 #pragma once
+#include <meshgrad/kernels/activation.h>
 #include <meshgrad/kernels/dropout.h>
 #include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/kernels/work.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
-enum class AttentionScore : uint8_t { gat, gatv2, dot };
-
-inline constexpr int64_t kMaxHeads = 16;
 inline constexpr int64_t kMaxHeadColumns = 1024;
 inline constexpr int64_t kMaxAttentionWidth = 4096;  // of all heads
-
-}  // namespace meshgrad
-
-namespace meshgrad {
 
 /// What forward reads. Storage dtype, but for the scores and the weight, which are in the accumulation dtype.
 struct EdgeAttention {
@@ -47,7 +41,7 @@ struct EdgeAttention {
   AttentionScore score = AttentionScore::gat;
   int64_t heads = 1;  ///< 1 .. kMaxHeads
   bool self_edges = false;
-  double slope = 0.2;                     ///< of leaky, above 0
+  double slope = kLeakySlope;             ///< of leaky, above 0
   Tensor values;                          ///< v: [nodes, width]
   Tensor sender_scores, receiver_scores;  ///< gat: a_s [nodes, heads] and a_r [owned_nodes, heads]
   Tensor keys;                            ///< gatv2, dot: k [nodes, width]; undefined: the values
@@ -118,4 +112,3 @@ void head_scores_backward(const HeadScoresBackward& args, Runtime& runtime, cons
 }  // namespace kernels
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -4,18 +4,10 @@
 // the CPU). Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/kernels/work.h>
 
-#include <string_view>
-
-#pragma GCC visibility push(default)
 namespace meshgrad {
-
-enum class GraphPool : uint8_t { sum, mean, max };
-constexpr std::string_view name_of(GraphPool pool) {
-  constexpr std::string_view kNames[] = {"sum", "mean", "max"};
-  return kNames[static_cast<int>(pool)];
-}
 
 /// out[g] = the sum, the mean or, column by column, the maximum of x[starts[g]] .. x[starts[g+1] - 1]; 0 of a
 /// graph without nodes. A NaN is larger than any number.
@@ -52,4 +44,3 @@ void graph_pool_backward(const GraphPoolBackward& args, const Stream& stream);
 }  // namespace kernels
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 namespace gpu {
@@ -77,4 +76,3 @@ void note_work(std::string_view kernel, const Args& args) {
 double least_seconds(const Work& work, const gpu::Card& card, DType storage, bool tf32 = false);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

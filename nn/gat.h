@@ -5,7 +5,8 @@
 // attention networks?" (2022), for gatv2; Xu et al., "Representation learning on graphs with jumping
 // knowledge networks" (2018). Parameters are those of PyTorch Geometric's GATConv and GATv2Conv.
 #pragma once
-#include <meshgrad/kernels/attention.h>
+#include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/nn/model.h>
 
 #pragma GCC visibility push(default)

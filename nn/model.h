@@ -3,7 +3,7 @@
 // for non-finite values need to know nothing else of a model.
 #pragma once
 #include <meshgrad/autograd/recompute/checkpoint.h>
-#include <meshgrad/kernels/graph_pool.h>
+#include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/nn/graph_batch.h>
 #include <meshgrad/nn/parameter.h>
 

@@ -49,7 +49,7 @@ AttentionCase::AttentionCase(Runtime& runtime, RandomMatrices& random, const Att
   const auto stored = [&](int64_t rows, int64_t cols, DType as) {
     return stored_as(as, random.normal(rows, cols));
   };
-  ref.score = static_cast<reference::Score>(shape.score);
+  ref.score = shape.score;
   ref.heads = shape.heads;
   ref.self_edges = shape.self_edges;
   ref.values = stored(connectivity.nodes, width, dtype);

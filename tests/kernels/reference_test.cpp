@@ -402,7 +402,7 @@ TEST_CASE("reference attention: weights by hand") {
   a.values = Matrix(3, 1, {1, 2, 4});
   a.sender_scores = Matrix(3, 1, {0, std::log(3.0), -5});
   a.receiver_scores = Matrix(3, 1, {2, 0, 7});
-  // Node 0 receives from 1 and 2, which differ by log 3 and, behind leaky, 0.2 (2 - 5).
+  // Node 0 receives from 1 and 2, which differ by log 3 and, after leaky, 0.2 (2 - 5).
   const auto result = reference::attention(a, kThreeNodes);
   const double second = std::exp(-0.6), first = 3.0 * std::exp(2.0);
   CHECK(result.out.at(0, 0) == doctest::Approx((2.0 * first + 4.0 * second) / (first + second)));
@@ -415,8 +415,7 @@ TEST_CASE("reference attention: weights by hand") {
 
 TEST_CASE("reference attention: backward is the derivative of forward") {
   const Edges edges{4, 3, {1, 2, 0, 3, 2}, {0, 0, 1, 1, 1}};
-  for (const reference::Score score :
-       {reference::Score::gat, reference::Score::gatv2, reference::Score::dot}) {
+  for (const AttentionScore score : {AttentionScore::gat, AttentionScore::gatv2, AttentionScore::dot}) {
     for (const bool own_keys : {false, true}) {
       RandomMatrices random(71);
       reference::Attention a;
@@ -424,15 +423,15 @@ TEST_CASE("reference attention: backward is the derivative of forward") {
       a.heads = 2;
       a.self_edges = own_keys;
       a.values = random.normal(4, 6);
-      if (score == reference::Score::gat) {
+      if (score == AttentionScore::gat) {
         a.sender_scores = random.normal(4, 2);
         a.receiver_scores = random.normal(3, 2);
       } else {
         if (own_keys) a.keys = random.normal(4, 6);
         a.queries = random.normal(3, 6);
       }
-      if (score == reference::Score::gatv2) a.weight = random.normal(1, 6);
-      if (score != reference::Score::gatv2) a.edge_scores = random.normal(5, 2);
+      if (score == AttentionScore::gatv2) a.weight = random.normal(1, 6);
+      if (score != AttentionScore::gatv2) a.edge_scores = random.normal(5, 2);
       if (own_keys) a.keep = [](int64_t r, int64_t column) { return (r + column) % 3 == 0 ? 0.0 : 1.5; };
       const Matrix d_out = random.normal(3, 6);
       const auto objective = [&] { return dot(d_out, reference::attention(a, edges).out); };

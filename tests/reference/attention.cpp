@@ -40,9 +40,9 @@ double dot(const Matrix& x, int64_t i, const Matrix& y, int64_t j, int64_t first
 double sum_of_terms(const Attention& a, const Edge& e, int64_t h) {
   const int64_t dim = a.values.cols / a.heads, first = h * dim;
   const double extra = a.edge_scores.given() && e.row >= 0 ? a.edge_scores.at(e.row, h) : 0.0;
-  if (a.score == Score::gat)
+  if (a.score == AttentionScore::gat)
     return a.sender_scores.at(e.sender, h) + a.receiver_scores.at(e.receiver, h) + extra;
-  if (a.score == Score::dot) {
+  if (a.score == AttentionScore::dot) {
     return dot(a.queries, e.receiver, keys_of(a), e.sender, first, dim) /
                std::sqrt(static_cast<double>(dim)) +
            extra;
@@ -54,7 +54,7 @@ double sum_of_terms(const Attention& a, const Edge& e, int64_t h) {
 }
 double score_of(const Attention& a, const Edge& e, int64_t h) {
   const double sum = sum_of_terms(a, e, h);
-  return a.score == Score::gat ? leaky(a, sum) : sum;
+  return a.score == AttentionScore::gat ? leaky(a, sum) : sum;
 }
 
 Matrix log_sums_of(const Attention& a, const std::vector<Edge>& edges, int64_t receivers) {
@@ -78,7 +78,7 @@ void add_key_gradients(const Attention& a, const Edge& e, int64_t h, double d_sc
   Matrix& d_keys = a.keys.given() ? g.d_keys : g.d_values;
   for (int64_t c = h * dim; c < (h + 1) * dim; ++c) {
     const double k = keys_of(a).at(e.sender, c), q = a.queries.at(e.receiver, c);
-    if (a.score == Score::dot) {
+    if (a.score == AttentionScore::dot) {
       d_keys.at(e.sender, c) += d_score * q / std::sqrt(static_cast<double>(dim));
       g.d_queries.at(e.receiver, c) += d_score * k / std::sqrt(static_cast<double>(dim));
     } else {
@@ -132,7 +132,7 @@ AttentionGradients attention_backward(const Attention& a, const Edges& graph, co
       for (int64_t c = h * dim; c < (h + 1) * dim; ++c)
         g.d_values.at(e.sender, c) += alpha(e, h) * kept(e, h) * d_out.at(e.receiver, c);
       double d_score = alpha(e, h) * (t(e, h) - mean.at(e.receiver, h));
-      if (a.score == Score::gat) {
+      if (a.score == AttentionScore::gat) {
         d_score *= leaky_slope(a, sum_of_terms(a, e, h));
         g.d_sender_scores.at(e.sender, h) += d_score;
         g.d_receiver_scores.at(e.receiver, h) += d_score;

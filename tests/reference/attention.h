@@ -3,14 +3,14 @@
 #pragma once
 #include <functional>
 
+#include <meshgrad/kernels/graph_choices.h>
+
 #include "reference/message_passing.h"
 
 namespace meshgrad::reference {
 
-enum class Score { gat, gatv2, dot };
-
 struct Attention {
-  Score score = Score::gat;
+  AttentionScore score = AttentionScore::gat;
   int64_t heads = 1;
   bool self_edges = false;
   double slope = 0.2;
