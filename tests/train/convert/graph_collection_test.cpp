@@ -111,7 +111,25 @@ TEST_CASE("offsets and arrays of many graphs that disagree") {
   same["edges"] = npy<int32_t>("<i4", "(5, 2)", {0, 1, 1, 0, 1, 2, 2, 0, 0, 1});
   same.erase("edge:length");
   CHECK(contains(message_of([&] { packed.pack(same); }),
-                 "got 5 rows, which several have; fix: save it as node:NAME"));
+                 "got 5 rows, the number of two of these; fix: save it as node:NAME"));
+  NpzArrays both = two_graphs();
+  both["edges"] = npy<int32_t>("<i4", "(3, 2)", {0, 1, 2, 2, 2, 2});
+  CHECK(contains(
+      message_of([&] { packed.pack(both); }),
+      "array edges] needed nodes numbered from 0 in each graph, or in the file, got numbers that fit "
+      "both"));
+}
+
+TEST_CASE("positions, types and masks of many graphs are read") {
+  const PackedGraphs packed;
+  NpzArrays arrays = two_graphs();
+  arrays["pos"] = npy<float>("<f4", "(5, 2)", {0, 0, 1, 0, 5, 5, 6, 5, 5, 6});
+  arrays["types"] = npy<int32_t>("<i4", "(5,)", {0, 1, 0, 0, 4});
+  const Dataset dataset = packed.pack(arrays);
+  CHECK(dataset.dim() == 2);
+  const MeshView& mesh = dataset.trajectory(1).mesh();
+  CHECK(mesh.node_type[2] == 4);
+  CHECK(mesh.positions[2] - mesh.positions[0] == 1);
 }
 
 }  // namespace

@@ -5,8 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -15,10 +14,17 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::array<std::string_view, 3> kEdgeNames{"edge_index", "edges", "mesh_edge"};
+bool are_offsets(const NamedArray& array) {
+  return array.name == GraphCollection::kNodeOffsets || array.name == GraphCollection::kEdgeOffsets;
+}
+
+/// Arrays of the nodes of a mesh, which are no fields.
+bool is_of_nodes(std::string_view name) {
+  return name == "mesh_pos" || name == "node_type" || name.ends_with("_mask");
+}
 
 std::string array_in(const std::string& name, const NamedArray& array) {
-  return fmt::format("{}: array {}", name, array.name);
+  return fmt::format("{}: array {}", name, array.source.empty() ? array.name : array.source);
 }
 
 std::vector<int64_t> offsets_of(const NamedArray& array, const std::string& where) {
@@ -36,10 +42,15 @@ std::vector<int64_t> offsets_of(const NamedArray& array, const std::string& wher
 
 }  // namespace
 
-std::optional<GraphCollection> GraphCollection::of(std::vector<NamedArray>& arrays, const std::string& name) {
+std::optional<GraphCollection> GraphCollection::of(std::vector<NamedArray>& arrays, const std::string& name,
+                                                   const ArrayMap& map, const WarningCallback& warn) {
   const bool many =
       std::ranges::any_of(arrays, [](const NamedArray& array) { return array.name == kNodeOffsets; });
   if (!many) return std::nullopt;
+  std::vector<NamedArray> offsets, others;
+  for (NamedArray& array : arrays) (are_offsets(array) ? offsets : others).push_back(std::move(array));
+  arrays = arrays_by_map(std::move(others), name, map, warn);  // before prefixes hide their names
+  std::ranges::move(offsets, std::back_inserter(arrays));
   return GraphCollection(std::exchange(arrays, {}), name);
 }
 
@@ -48,7 +59,7 @@ GraphCollection::GraphCollection(std::vector<NamedArray> arrays, const std::stri
   for (const NamedArray& array : arrays) {
     if (array.name == kNodeOffsets) nodes_ = offsets_of(array, array_in(name, array));
     if (array.name == kEdgeOffsets) edges_ = offsets_of(array, array_in(name, array));
-    if (std::ranges::find(kEdgeNames, array.name) != kEdgeNames.end()) edges = &array;
+    if (array.name == "mesh_edge") edges = &array;
   }
   if (edges_.size() != nodes_.size() || edges == nullptr) {
     throw data_error(name, fmt::format("edges, and edge_offsets of {} graphs beside node_offsets", size()),
@@ -58,7 +69,7 @@ GraphCollection::GraphCollection(std::vector<NamedArray> arrays, const std::stri
   }
   read_edges(*edges, array_in(name, *edges));
   for (NamedArray& array : arrays) {
-    if (&array == edges || array.name == kNodeOffsets || array.name == kEdgeOffsets) continue;
+    if (&array == edges || are_offsets(array)) continue;
     const Rows rows = array.numbers ? rows_of(array, array_in(name, array)) : Rows::file;
     arrays_.push_back({std::move(array), rows});
   }
@@ -74,7 +85,7 @@ void GraphCollection::read_edges(const NamedArray& array, const std::string& whe
   const auto middle = both.begin() + count;
   senders_.assign(both.begin(), middle);
   receivers_.assign(middle, both.end());
-  bool within_graphs = true;
+  bool within_graphs = true, within_file = true, differ = false;
   const auto each_edge = [&](const auto& use) {
     for (size_t g = 0; g + 1 < nodes_.size(); ++g)
       for (auto e = static_cast<size_t>(edges_[g]); e < static_cast<size_t>(edges_[g + 1]); ++e)
@@ -82,7 +93,14 @@ void GraphCollection::read_edges(const NamedArray& array, const std::string& whe
   };
   each_edge([&](size_t g, size_t, int32_t node) {
     within_graphs = within_graphs && node < nodes_[g + 1] - nodes_[g];
+    within_file = within_file && node >= nodes_[g] && node < nodes_[g + 1];
+    differ = differ || nodes_[g] > 0;
   });
+  if (within_graphs && within_file && differ) {
+    throw data_error(where, "nodes numbered from 0 in each graph, or in the file",
+                     "numbers that fit both: of graphs that begin at 0, and of nodes of the file",
+                     "write the graph with the most nodes first, with which only one fits");
+  }
   each_edge([&](size_t g, size_t edge, int32_t& node) {
     const int64_t first = within_graphs ? 0 : nodes_[g];
     const int64_t number = node - first;
@@ -107,11 +125,9 @@ GraphCollection::Rows GraphCollection::rows_of(const NamedArray& array, const st
       {"node:", Rows::nodes}, {"edge:", Rows::edges}, {"graph:", Rows::graphs}};
   const auto said =
       std::ranges::find_if(named, [&](const auto& prefix) { return array.name.starts_with(prefix.first); });
-  const bool of_nodes =
-      array.name == "mesh_pos" || array.name == "node_type" || array.name.ends_with("_mask");
   if (said != std::end(named)) {
     if (fits(said->second)) found = {said->second};
-  } else if (of_nodes) {
+  } else if (is_of_nodes(array.name)) {
     if (fits(Rows::nodes)) found = {Rows::nodes};
   } else {
     if (array.array.size() == 1 && size() != 1) return Rows::file;
@@ -122,7 +138,7 @@ GraphCollection::Rows GraphCollection::rows_of(const NamedArray& array, const st
     throw data_error(
         where,
         fmt::format("{} rows of nodes, {} of edges or {} of graphs", nodes_.back(), edges_.back(), size()),
-        found.empty() ? fmt::format("{} rows", rows) : fmt::format("{} rows, which several have", rows),
+        fmt::format("{} rows{}", rows, found.empty() ? "" : ", the number of two of these"),
         found.empty() ? "leave it out, or correct the offsets"
                       : "save it as node:NAME, edge:NAME or graph:NAME");
   }
@@ -150,14 +166,13 @@ NamedArray GraphCollection::part(const Array& array, int64_t number) const {
   part.array.data = part.bytes;
   part.array.shape.front() = range.second - range.first;
   // One frame: [rows, components] could also be read as frames of another one.
-  if (array.rows != Rows::graphs && part.array.shape.size() == 2 && part.name != "mesh_pos")
+  if (array.rows != Rows::graphs && part.array.shape.size() == 2 && !is_of_nodes(part.name))
     part.array.shape.insert(part.array.shape.begin(), 1);
   if (array.rows == Rows::graphs) part.array.shape.erase(part.array.shape.begin());
   const std::string_view prefix = array.rows == Rows::nodes   ? "node:"
                                   : array.rows == Rows::edges ? "edge:"
                                                               : "graph:";
-  const bool of_mesh = part.name == "mesh_pos" || part.name == "node_type" || part.name.ends_with("_mask");
-  if (!of_mesh && !part.name.starts_with(prefix)) part.name.insert(0, prefix);
+  if (!is_of_nodes(part.name) && !part.name.starts_with(prefix)) part.name.insert(0, prefix);
   return part;
 }
 

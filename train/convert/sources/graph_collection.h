@@ -17,10 +17,12 @@ class GraphCollection {
 
   /// Nothing where there is no array node_offsets. What an array's rows belong to says its prefix (node:,
   /// edge:, graph:), the name of an array of the mesh, or the number of its rows. Edges are numbered within
-  /// their graph, or within the file. Throws DataError with `name`, and the array, for offsets that do not
-  /// ascend from 0 to the rows, an array whose rows belong to none or to several of these, and edges that
-  /// leave their graph.
-  static std::optional<GraphCollection> of(std::vector<NamedArray>& arrays, const std::string& name);
+  /// their graph, or within the file. `map` and the names that are guessed count as for other files, and are
+  /// used up: what graph() gives has the names of roles. Throws DataError with `name`, and the array, for
+  /// offsets that do not ascend from 0 to the rows, an array whose rows belong to none or to several of
+  /// these, edges that leave their graph, and such as fit both ways of numbering.
+  static std::optional<GraphCollection> of(std::vector<NamedArray>& arrays, const std::string& name,
+                                           const ArrayMap& map, const WarningCallback& warn);
 
   int64_t size() const { return static_cast<int64_t>(nodes_.size()) - 1; }
   /// The arrays of one graph, as trajectory_of_arrays reads them.

@@ -170,8 +170,11 @@ class NpzSource : public TrajectorySource {
     if (file.bytes().empty()) throw broken_zip(name, "an empty file");
     bytes_ = file.bytes().size();
     std::vector<NamedArray> arrays = read_npz(file.bytes(), name);
-    graphs_ = GraphCollection::of(arrays, name);
-    if (graphs_) return graph();
+    graphs_ = GraphCollection::of(arrays, name, options_.map, warn_);
+    if (graphs_) {
+      options_.map.clear();
+      return graph();
+    }
     ++next_;
     return trajectory_of_arrays(std::move(arrays), name, options_, warn_);
   }
