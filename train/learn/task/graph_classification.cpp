@@ -94,9 +94,11 @@ ComparedErrors GraphClassification::compare(const Stream&, std::string_view spli
 
 PredictedTable GraphClassification::table(const TrainedModel& trained, const EvaluateOptions& options) const {
   PredictedTable table{.rows = "graph", .groups = {{"probability", sizes.outputs}}};
-  predict_each(trained, options, [&](const Sample&, std::span<const double> row) {
-    table.add_classes(std::ssize(table.numbers), probabilities_of(row));
+  predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
+    table.add_classes(sample.trajectory, probabilities_of(row));
+    table.frames.push_back(sample.frame);
   });
+  drop_first_frames(table);
   return table;
 }
 

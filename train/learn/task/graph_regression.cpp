@@ -133,11 +133,13 @@ PredictedTable GraphRegression::table(const TrainedModel& trained, const Evaluat
     table.groups.push_back({field.name, field.components});
     for (size_t c = 0; std::cmp_less(c, field.components); ++c) offsets.push_back(field.offset_of(c));
   }
-  predict_each(trained, options, [&](const Sample&, std::span<const double> row) {
-    table.numbers.push_back(std::ssize(table.numbers));
+  predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
+    table.numbers.push_back(sample.trajectory);
+    table.frames.push_back(sample.frame);
     const std::vector<double> values = in_units(trained.normalizers.targets, row);
     for (size_t c = 0; c < values.size(); ++c) table.values.push_back(values[c] + offsets[c]);
   });
+  drop_first_frames(table);
   return table;
 }
 

@@ -114,4 +114,8 @@ void GraphTask::predict_each(const TrainedModel& trained, const EvaluateOptions&
   }
 }
 
+void drop_first_frames(PredictedTable& table) {
+  if (std::ranges::all_of(table.frames, [](int64_t frame) { return frame == 0; })) table.frames.clear();
+}
+
 }  // namespace meshgrad

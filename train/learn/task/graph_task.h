@@ -52,4 +52,7 @@ class GraphTask {
   GraphInputs inputs_;
 };
 
+/// Frames say nothing where each graph has one.
+void drop_first_frames(PredictedTable& table);
+
 }  // namespace meshgrad

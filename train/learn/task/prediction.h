@@ -122,6 +122,7 @@ struct Evaluation {
 struct PredictedTable {
   std::string rows;              ///< "node" or "graph"
   std::vector<int64_t> numbers;  ///< of the node, or of the graph within its split
+  std::vector<int64_t> frames;   ///< of graphs over time; else empty
   std::vector<int32_t> classes;  ///< the likeliest class of each row; empty where there are no classes
   /// Columns of `values` that belong together, with their width: "probability", or target fields.
   struct Group {

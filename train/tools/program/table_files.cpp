@@ -19,11 +19,13 @@ TableFiles write_table(const PredictedTable& table, const std::string& source,
   });
   const std::vector<std::string> names = table.column_names();
   std::string text =
-      fmt::format("# {}: {}, by the number of each {} from 0\n{}{},{}\n", kMarkWords, printable(source),
-                  table.rows, table.rows, table.classes.empty() ? "" : ",class", fmt::join(names, ","));
+      fmt::format("# {}: {}, by the number of each {} from 0\n{}{}{},{}\n", kMarkWords, printable(source),
+                  table.rows, table.rows, table.frames.empty() ? "" : ",frame",
+                  table.classes.empty() ? "" : ",class", fmt::join(names, ","));
   const auto rows = std::ssize(table.numbers);
   for (size_t i = 0; i < table.numbers.size(); ++i) {
     text += fmt::format("{}", table.numbers[i]);
+    if (!table.frames.empty()) text += fmt::format(",{}", table.frames[i]);
     if (!table.classes.empty()) text += fmt::format(",{}", table.classes[i]);
     for (size_t c = 0; c < names.size(); ++c)
       text += fmt::format(",{:.9g}", table.values[i * names.size() + c]);
@@ -32,6 +34,7 @@ TableFiles write_table(const PredictedTable& table, const std::string& source,
   write_file_atomically(files.csv, text);
   NpzFile npz;
   npz.add<int64_t>(table.rows, {rows}, table.numbers);
+  if (!table.frames.empty()) npz.add<int64_t>("frame", {rows}, table.frames);
   if (!table.classes.empty()) npz.add<int32_t>("class", {rows}, table.classes);
   size_t first = 0;
   for (const PredictedTable::Group& group : table.groups) {

@@ -12,7 +12,7 @@ struct TableFiles {
   std::filesystem::path csv, npz;
 };
 
-/// Writes predictions.csv, whose columns are those of the table behind `node` or `graph`, the number, and
+/// Writes predictions.csv, whose columns are those of the table after `node` or `graph`, the number, and
 /// `class`; and predictions.npz with the same as arrays: the numbers, class, and each group of columns. In a
 /// folder that is made, or that an earlier call wrote. Throws DataError for files of another program.
 TableFiles write_table(const PredictedTable& table, const std::string& source,
