@@ -119,6 +119,9 @@ TEST_CASE("graphs with labels pass through all commands") {
 TEST_CASE("init takes targets that are named, and says candidates") {
   const test::ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(10));
+  const Outcome low =
+      run_meshgrad({"init", "--data", data.string(), "--targets", "total", "--preset", "low-memory"});
+  CHECK(parse_config(low.out, "init").train.batch == 1);  // the preset's
   const Outcome init = run_meshgrad({"init", "--data", data.string(), "--targets", "total"});
   CHECK(init.code == 0);
   CHECK(parse_config(init.out, "init").task.name == TaskName::graph_regression);

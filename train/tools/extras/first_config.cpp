@@ -53,24 +53,19 @@ class Guess {
     choose_network();
     choose_steps();
     choose_noise();
-    choose_precision();
+    choose_precision(first_);
     config = with_presets(config, chosen);
     const bool batch_is_set = std::ranges::any_of(chosen, [](const Preset& preset) {
       return std::ranges::any_of(preset.settings, [](auto text) { return text.starts_with("train.batch="); });
     });
     if (!batch_is_set) choose_batch();
     note_reach();
-    for (const Preset& preset : chosen) mark(preset);
+    mark_presets(first_, chosen);
     return std::move(first_);
   }
 
  private:
   void reason(const std::string& key, std::string text) { first_.reasons[key] = std::move(text); }
-
-  void mark(const Preset& preset) {
-    for (const std::string_view setting : preset.settings)
-      reason(std::string(setting.substr(0, setting.find('='))), fmt::format("preset {}", preset.name));
-  }
 
   void choose_splits() {
     DataConfig& data = first_.config.data;
@@ -425,15 +420,6 @@ class Guess {
     return parse_number(fmt::format("{:.1e}", std::round(value / unit) * unit)).value();
   }
 
-  void choose_precision() {
-    Config& config = first_.config;
-    const Device device = planned_device(config, PlanMode::predicted);
-    config.precision = precision_for(device);
-    if (config.precision != DType::f32)
-      reason("precision",
-             fmt::format("what suits {}; \"f32\" has more digits and takes longer", name_of(device)));
-  }
-
   void choose_batch() {
     Config& config = first_.config;
     const Device device = planned_device(config, PlanMode::predicted);
@@ -463,6 +449,21 @@ class Guess {
 };
 
 }  // namespace
+
+void choose_precision(FirstConfig& first) {
+  const Device device = planned_device(first.config, PlanMode::predicted);
+  first.config.precision = precision_for(device);
+  if (first.config.precision == DType::f32) return;
+  first.reasons["precision"] =
+      fmt::format("what suits {}; \"f32\" has more digits and takes longer", name_of(device));
+}
+
+void mark_presets(FirstConfig& first, const std::vector<Preset>& chosen) {
+  for (const Preset& preset : chosen)
+    for (const std::string_view setting : preset.settings)
+      first.reasons[std::string(setting.substr(0, setting.find('=')))] =
+          fmt::format("preset {}", preset.name);
+}
 
 FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen,
                          const std::vector<std::string>& targets) {

@@ -27,6 +27,11 @@ struct FirstConfig {
 FirstConfig first_config(const Dataset& dataset, const std::vector<Preset>& chosen = {},
                          const std::vector<std::string>& targets = {});
 
+/// What suits the device.
+void choose_precision(FirstConfig& first);
+/// The presets as the reasons of what they set.
+void mark_presets(FirstConfig& first, const std::vector<Preset>& chosen);
+
 /// As TOML: keys with a reason, and keys that differ from their defaults; reasons and notes are comments.
 std::string to_toml(const FirstConfig& first);
 

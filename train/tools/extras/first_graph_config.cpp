@@ -85,7 +85,7 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.optimizer.lr = 1e-3;
   config.schedule.final_lr = 1e-5;
   first.reasons["optimizer.lr"] = "falls to schedule.final_lr";
-  config = with_presets(config, chosen);
+  choose_precision(first);
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
   const int64_t largest = std::max<int64_t>(1, dataset.largest_mesh(config.data.train_split).nodes);
   config.train.batch =
@@ -95,6 +95,8 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.train.validate_every = config.train.checkpoint_every = config.train.steps / 10;
   config.train.validate_samples = nodes ? 0 : 1000;
   first.reasons["train.steps"] = fmt::format("{} to train on", counted(samples, "sample"));
+  config = with_presets(config, chosen);
+  mark_presets(first, chosen);
   return first;
 }
 
