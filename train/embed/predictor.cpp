@@ -54,8 +54,10 @@ std::optional<fs::path> data_of_run(const Config& config, const fs::path& checkp
 
 namespace {
 
-/// A run's configuration with the number of its classes, where that was counted in the data.
+/// A run's configuration for predictions: with the number of its classes, where that was counted in the
+/// data, and without their weights, which new data need not allow.
 Config with_classes(Config config, const fs::path& checkpoint) {
+  config.loss.class_weights.clear();
   if (config.task.name != TaskName::graph_classification || config.data.classes > 0) return config;
   const std::optional<TrainingData> trained = checkpoint_training_data(checkpoint);
   if (!trained || !trained->ranges) return config;
