@@ -65,7 +65,7 @@ MAKERS = {"invalid_argument": 2, "config_error": 2, "data_error": 2, "device_err
           "bad": None, "broken": None, "broken_array": None, "wrong": None, "fail": None,
           "refused": None, "different_run": None, "check_range": None, "period_error": None, "missing": None}
 VAGUE = re.compile(r"(?:an? )?(?:[a-z]+ ones?|others?|another|something|both|neither|one|"
-                   r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|(?:its?|they|these|those|this|such) |.*\bsuch\b(?! as)|.*(?:\bor others|"
+                   r"ones|more|fewer|less|some|too (?:few|many|long|short))\b(?! (?:value|number) a )|(?:its?|they|these|those|this|such) |.*\bsuch\b(?! as)|.*(?:\bor others|\bnone of .*|"
                    r"\b(?:without|beside|past|of|in) (?:it|them)\b.*|.*\bwithout|"
                    r"\bof another [a-z]+|do(?:es)? not fit)$")
 NAME_LENGTH = 60

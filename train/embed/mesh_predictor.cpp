@@ -414,7 +414,7 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
   const MeshState& on = s.mesh_at(mesh);
   if (!s.trained.ranges) {
     throw invalid_argument("MeshPredictor: range_excess", "a model that says which values it was trained on",
-                           fmt::format("none of its {} inputs", s.inputs.size()),
+                           fmt::format("0 of its {} inputs", s.inputs.size()),
                            "train or save it again by this version");
   }
   RangeExcess farthest;

@@ -96,7 +96,7 @@ TEST_CASE("class weights are a list, or balance the classes") {
   };
   CHECK(contains(refused({3, 0}),
                  "[loss.class_weights] needed a list of numbers where a class is not trained "
-                 "on, got \"balanced\", and none of class 1"));
+                 "on, got \"balanced\" with 0 of class 1"));
   config.class_weights = {1.0};
   CHECK(contains(refused({3, 1}), "[loss.class_weights] needed 2 numbers, one for each class, got 1"));
 }

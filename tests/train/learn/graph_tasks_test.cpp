@@ -157,9 +157,9 @@ TEST_CASE("fields and labels that do not fit graph tasks are refused") {
                  "graph three.npz: graph 1 (split train, number 1)] needed a class, "
                  "from 0, of each graph of a split, got -1, the first of 2"));
   CHECK(contains(with_labels({0, 1, 2}),
-                 "split train] needed a graph of each class, got none of class 2, and 1 "
+                 "split train] needed a graph of each class, got 0 of class 2, and 1 "
                  "in other splits, the first graph three.npz: graph 2"));
-  CHECK(contains(with_labels({0, 2, 2}), "got none of class 1, and none in other splits"));
+  CHECK(contains(with_labels({0, 2, 2}), "got 0 of class 1, and 0 in other splits"));
   config.data.classes = 3;
   CHECK(refused().empty());
 }

@@ -70,7 +70,7 @@ TEST_CASE("data of several graphs or no classes is refused") {
   divided_twice["train_mask_b"] = divided_twice["valid_mask"];
   divided_twice["test_mask_b"] = divided_twice["train_mask"];
   CHECK(contains(refused(triangle()),
-                 "label: split train] needed a node of each class, got none of class 0, and "
+                 "label: split train] needed a node of each class, got 0 of class 0, and "
                  "1 in other splits, the first node 1"));
   config.data.classes = 2;
   CHECK(contains(refused(triangle()),

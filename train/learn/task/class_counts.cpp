@@ -40,10 +40,10 @@ int64_t ClassCounts::finish(std::string_view train_split) {
     if (one.trained > 0 || classes_ > 0) continue;
     const std::string elsewhere =
         one.count > 0 ? fmt::format("{} in other splits, the first {} {}", one.count, rows_, one.name)
-                      : "none in other splits";
+                      : "0 in other splits";
     throw data_error(
         fmt::format("{}: split {}", where_, train_split), fmt::format("a {} of each class", rows_),
-        fmt::format("none of class {}, and {}", number, elsewhere),
+        fmt::format("0 of class {}, and {}", number, elsewhere),
         fmt::format("number the classes from 0 and split the data so that each is trained on, or "
                     "set data.classes = {}",
                     all_.size()));

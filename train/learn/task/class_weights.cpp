@@ -29,7 +29,7 @@ ClassWeights::ClassWeights(const LossConfig& config, std::span<const int64_t> tr
   for (size_t c = 0; c < trained.size(); ++c) {
     if (trained[c] == 0) {
       throw config_error("loss.class_weights", "a list of numbers where a class is not trained on",
-                         fmt::format("\"balanced\", and none of class {}", c), "list one for each class");
+                         fmt::format("\"balanced\" with 0 of class {}", c), "list one for each class");
     }
     values_.push_back(
         static_cast<float>(total / (static_cast<double>(trained.size()) * static_cast<double>(trained[c]))));
