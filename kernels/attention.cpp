@@ -27,6 +27,7 @@ void check_undefined(std::string_view op, std::string_view argument, const Tenso
 }
 
 void check_inputs(std::string_view op, const EdgeAttention& a) {
+  if (a.graph == nullptr) throw invalid_argument(op, "a graph", "none");
   check_defined(op, "values", a.values);
   const Graph& graph = *a.graph;
   const int64_t width = a.values.width();

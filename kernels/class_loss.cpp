@@ -12,8 +12,7 @@ void check_class_rows(std::string_view op, const Args& args) {
   check_tensor(op, "logits", args.logits, args.logits.dtype(), {args.rows.capacity, args.logits.width()});
   check_tensor(op, "labels", args.labels, DType::i32, {args.rows.capacity});
   check_tensor(op, "mask", args.mask, DType::u8, {args.rows.capacity});
-  if (args.class_weights.defined())
-    check_tensor(op, "class_weights", args.class_weights, DType::f32, {args.logits.width()});
+  check_optional(op, "class_weights", args.class_weights, DType::f32, {args.logits.width()});
 }
 
 }  // namespace

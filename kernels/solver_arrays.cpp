@@ -77,11 +77,12 @@ void kernels::edge_displacements(const EdgeDisplacements& args, const Stream& st
 
 Work work_of(const MapColumns& args) {
   const auto values = static_cast<double>(args.rows.capacity * args.columns);
+  const auto size = [](const Tensor& tensor) { return static_cast<double>(size_of(tensor.dtype())); };
   const auto read = static_cast<double>(args.from.rows() * args.columns * size_of(args.from.dtype()));
   const double terms = (args.minus.defined() ? 1.0 : 0.0) + (args.scale.defined() ? 2.0 : 0.0);
   return {.flops = terms * values,
-          .bytes = read + (args.minus.defined() ? read : 0.0) + bytes_of(args.scale, args.kept) +
-                   values * static_cast<double>(size_of(args.to.dtype()))};
+          .bytes = read + (args.minus.defined() ? values * size(args.minus) : 0.0) +
+                   bytes_of(args.scale, args.kept) + values * size(args.to)};
 }
 
 Work work_of(const AdvanceState& args) {

@@ -53,7 +53,7 @@ struct HeadPart {
   __device__ static int column(const Args<T>& args, int lane, int access) {
     return (access * args.lanes + lane) * kElements;
   }
-  /// Zeros when not `valid`, and behind the head's end.
+  /// Zeros when not `valid`, and after the head's end.
   __device__ void load(const Args<T>& args, const T* head, int lane, bool valid) {
 #pragma unroll 1
     for (int access = 0; access < kAccesses; ++access) {
@@ -148,7 +148,7 @@ __device__ void over_items(Pass& pass, int64_t nodes, int heads, int lanes, floa
   const int head_step = static_cast<int>(step % heads);
   int64_t node = mine_first / heads;
   int head = static_cast<int>(mine_first % heads);
-  // All lanes of a warp stay together, since passes exchange values: groups behind the last item add nothing.
+  // All lanes of a warp stay together, since passes exchange values: groups after the last item add nothing.
   for (int64_t first = int64_t{blockIdx.x} * at.groups; first < items; first += step) {
     const int64_t entries = node < nodes ? pass.entries(node) : 0;
     if (entries > kLongNode) has_long = 1;

@@ -17,7 +17,7 @@ __global__ void output_dots_kernel(Args<T> args) {
   const int64_t items = real_rows(args.receiver_rows) * args.heads;
   for (int64_t first = int64_t{blockIdx.x} * at.groups; first < items;
        first += int64_t{gridDim.x} * at.groups) {
-    const int64_t item = first + at.group;  // heads of a row lie behind one another
+    const int64_t item = first + at.group;  // heads of a row follow one another
     const bool valid = item < items;
     HeadPart<T, kElements, kAccesses> out, d_out;
     out.load(args, args.out + item * args.dim, at.lane, valid);

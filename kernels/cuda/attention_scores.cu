@@ -16,7 +16,7 @@ struct ScoreArgs {
   float* scores;
 };
 
-/// One group of lanes a head of a row; heads of a row lie behind one another.
+/// One group of lanes a head of a row; heads of a row follow one another.
 template <class T, int kElements>
 __global__ void head_scores_kernel(ScoreArgs<T> args) {
   const attention::Place at(args.lanes);

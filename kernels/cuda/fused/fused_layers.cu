@@ -71,7 +71,8 @@ FusedShape fused_shape(int device, std::span<const MlpInput> inputs, const MlpWe
                           shared_bytes(width, slice_words(width), warp_words)};
   FusedShape shape;
   shape.place = weight_place(width, needed, gpu::shared_bytes(device), gpu::compute_capability(device));
-  const bool streamed = width == 256 || (width == 128 && shape.place != WeightPlace::resident);
+  // Where no place is found, the smaller size is what is missing.
+  const bool streamed = width != 64 && shape.place != WeightPlace::resident;
   shape.matrix_words = streamed ? slice_words(width) : resident;
   shape.threads = kFusedThreads;
   shape.shared_bytes = streamed ? needed.streamed : needed.resident;

@@ -33,7 +33,7 @@ struct FusedShape : LaunchShape {
   int matrix_words = 0;  ///< of shared memory, for all weights or for two slices
   int blocks_of_multiprocessor = 0;
 };
-/// `warp_words` of shared memory per warp. `further` matrices are multiplied behind the MLP's, as wide as the
+/// `warp_words` of shared memory per warp. `further` matrices are multiplied after the MLP's, as wide as the
 /// hidden layers both ways.
 FusedShape fused_shape(int device, std::span<const MlpInput> inputs, const MlpWeights& weights,
                        int warp_words, int further = 0);

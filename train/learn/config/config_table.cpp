@@ -122,8 +122,7 @@ constexpr ConfigKey kKeys[] = {
 
     {"task", "name", choice<&TaskConfig::name>(kTasks), "", kFixed,
      "What is learned: changes of fields over time, steady fields, classes of the nodes of one graph, or "
-     "numbers "
-     "or classes of whole graphs"},
+     "numbers or classes of whole graphs"},
 
     {"data", "path", TextKey{at<&DataConfig::path>}, "", kFree,
      "Packed file written by `meshgrad convert`; required for training"},
@@ -373,8 +372,7 @@ constexpr ConfigKey kKeys[] = {
      "(budget)"},
     {"recompute", "include", TextListKey{at<&RecomputeConfig::include>}, "", kFree,
      "Stages that may be recomputed: encoder, processor (all blocks), processor.0, decoder and so on; * "
-     "matches "
-     "any text"},
+     "matches any text"},
     {"recompute", "keep", TextListKey{at<&RecomputeConfig::keep>, 0, &SavePolicy::names, kKeepWords}, "",
      kFree,
      "Ops whose outputs a recomputed segment also saves; auto: none, unless recompute.mode = \"budget\" or "

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good a classifier is, in f64 on the host. The metrics are those of scikit-learn 1.9 with its defaults,
-// ties included: balanced accuracy over the classes that occur; F1 of class 1 of two classes, of more the
-// mean over those that occur or are predicted; areas of more than two classes as means of one against the
-// rest. Formulas: Hanley, McNeil (1982) for the area under the ROC curve by ranks, Gorodkin (2004) for
-// Matthews' coefficient of several classes.
+// How good a classifier is, in f64 on the host. The metrics are those of scikit-learn 1.9, of more than two
+// classes with average="macro" and multi_class="ovr", ties included: balanced accuracy over the classes that
+// occur; F1 of class 1 of two classes, of more the mean over those that occur or are predicted; areas of more
+// than two classes as means of one against the rest. Formulas: Hanley, McNeil (1982) for the area under the
+// ROC curve by ranks, Gorodkin (2004) for Matthews' coefficient of several classes.
 #pragma once
 #include <meshgrad/train/learn/task/prediction.h>
 
