@@ -105,11 +105,7 @@ Part make_given_part(std::span<const GivenPart* const> given, std::span<const Me
                      std::span<const SortedEdges> edges, Ranks& ranks) {
   int64_t own_edges = 0;
   for (const SortedEdges& set : edges) own_edges += std::ssize(set.senders);
-  const std::vector<int64_t> all_edges = all_gather(ranks, own_edges, "edges of parts");
-  if (std::ranges::count(all_edges, 0) == ranks.size()) {
-    throw data_error("mesh in parts", "a mesh with at least one edge", "no edge on any rank",
-                     "give each rank every cell or edge that has one of its own nodes");
-  }
+  check_some_edge(ranks, own_edges);
   std::vector<int32_t> owners;
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < meshes.size(); ++i) {
@@ -128,6 +124,13 @@ Part make_given_part(std::span<const GivenPart* const> given, std::span<const Me
 }
 
 }  // namespace
+
+void check_some_edge(Ranks& ranks, int64_t own_edges) {
+  const auto edges = or_leave(ranks, [&] { return all_gather(ranks, own_edges, "edges of parts"); });
+  if (std::ranges::count(edges, 0) < ranks.size()) return;
+  throw data_error("mesh in parts", "a mesh with at least one edge", "no edge on any rank",
+                   "give each rank every cell or edge that has one of its own nodes");
+}
 
 PartMaker given_parts(std::vector<GivenPart> given, Ranks& ranks) {
   return [given = std::move(given), &ranks](std::span<const MeshView> meshes,

@@ -28,6 +28,8 @@ GivenPart given_part(const MeshArrays& mesh, int dim);
 /// For MeshParts: given[i] is of the mesh with index i. Batches hold this rank's part alone, so their part()
 /// and halo() are collective, of this rank's number, and predict() is not for them.
 PartMaker given_parts(std::vector<GivenPart> given, Ranks& ranks);
+/// Throws DataError on every rank where none has an edge; no rank leaves. Collective.
+void check_some_edge(Ranks& ranks, int64_t own_edges);
 /// Throws DataError on every rank unless they agree on the nodes at the borders of this mesh. Collective.
 void check_borders(const MeshView& mesh, const GivenPart& given, Ranks& ranks);
 

@@ -280,6 +280,8 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   if (std::ranges::any_of(meshes, &MeshArrays::in_parts)) {
     std::optional<Loaded::Held> held;
     on_all_ranks(s.ranks, [&] { held = s.hold(meshes); });
+    // Before or_leave: a rank that left here would end those that are still about to find it.
+    check_some_edge(s.ranks, held->all.edges);
     or_leave(s.ranks, [&] { s.use(std::move(*held)); });
   } else {
     s.use(s.hold(meshes));
