@@ -150,7 +150,7 @@ HWY_INLINE void head_sums(const R& row, int64_t edges, const int32_t* index, con
 
 /// out[e, h] = factor * x[index[e]] . y, head by head.
 template <class R, class S>
-HWY_INLINE void dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
+HWY_NOINLINE void dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
                      typename R::T factor, typename R::T* out) {
   using D = hn::DFromV<typename R::V>;
   head_sums(row, edges, index, x, factor, out, [&](auto v, int64_t column, int64_t count) HWY_ATTR {
@@ -159,7 +159,7 @@ HWY_INLINE void dots(const R& row, int64_t edges, const int32_t* index, const S*
 }
 /// out[e, h] = weight . leaky(x[index[e]] + y), head by head.
 template <class R, class S>
-HWY_INLINE void leaky_dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
+HWY_NOINLINE void leaky_dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
                            const typename R::T* weight, typename R::T slope, typename R::T* out) {
   using D = hn::DFromV<typename R::V>;
   head_sums(row, edges, index, x, typename R::T(1), out, [&](auto v, int64_t column, int64_t count) HWY_ATTR {
@@ -195,7 +195,7 @@ HWY_INLINE void weighted_sum_of(const R& row, int64_t vector, int64_t edges, con
   for (int i = 0; i < n; ++i) store_part<R::kWhole>(d, sums[i], sum + column[i], count[i]);
 }
 template <class R, class S>
-HWY_INLINE void weighted_sum(const R& row, int64_t edges, const int32_t* index, const S* x,
+HWY_NOINLINE void weighted_sum(const R& row, int64_t edges, const int32_t* index, const S* x,
                              const typename R::T* factor, typename R::T* sum) {
   const int64_t vectors = row.heads * row.per_head();
   int64_t v = 0;
@@ -206,7 +206,7 @@ HWY_INLINE void weighted_sum(const R& row, int64_t edges, const int32_t* index, 
 /// With z = x[index[e]] + y, adds over the edges in order: to `sum` factor[e, h] * weight * leaky'(z), and to
 /// d_weight, unless it is null, factor[e, h] * leaky(z).
 template <class R, class S>
-HWY_INLINE void leaky_sums(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
+HWY_NOINLINE void leaky_sums(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
                            const typename R::T* weight, typename R::T slope, const typename R::T* factor,
                            typename R::T* sum, typename R::T* d_weight) {
   const hn::DFromV<typename R::V> d;
@@ -291,7 +291,7 @@ HWY_INLINE hn::Vec<D> upper_product(D d, hn::Vec<D> a, hn::Vec<D> b) {
 
 /// Draws the words of all blocks: engine/random.h's philox, a block a lane.
 template <int64_t kMost>
-HWY_INLINE void draw(const DropoutMask& dropout, RandomKey key, DropoutBlocks<kMost>& blocks) {
+HWY_NOINLINE void draw(const DropoutMask& dropout, RandomKey key, DropoutBlocks<kMost>& blocks) {
   int64_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::ScalableTag<uint32_t> d;

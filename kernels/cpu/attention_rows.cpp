@@ -69,7 +69,7 @@ HWY_INLINE int64_t sender_slab(const AttentionPointers<S>& a, int64_t sender, in
 
 /// b.scores of a slab of edges, b.index being the nodes at the other end; of a sender when `by_sender`.
 template <class R, class S, class T>
-HWY_INLINE void slab_scores(const R& row, const AttentionPointers<S>& a, bool by_sender, int64_t node,
+HWY_NOINLINE void slab_scores(const R& row, const AttentionPointers<S>& a, bool by_sender, int64_t node,
                             int64_t edges, Buffers<T>& b) {
   const Wide<T> d;
   if (a.score == AttentionScore::gat) {
@@ -175,7 +175,7 @@ HWY_INLINE void output_dots_of(const R& row, const AttentionPointers<S>& a, int6
 /// the gradient by what the scores are sums of (by the score itself, but before leaky of gat), also in
 /// memory.
 template <class S, class T>
-HWY_INLINE void slab_gradients(const AttentionPointers<S>& a, RandomKey key, int64_t edges, Buffers<T>& b) {
+HWY_NOINLINE void slab_gradients(const AttentionPointers<S>& a, RandomKey key, int64_t edges, Buffers<T>& b) {
   const Wide<T> d;
   const int64_t heads = a.heads;
   b.blocks.count = 0;
