@@ -151,7 +151,7 @@ HWY_INLINE void head_sums(const R& row, int64_t edges, const int32_t* index, con
 /// out[e, h] = factor * x[index[e]] . y, head by head.
 template <class R, class S>
 HWY_NOINLINE void dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
-                     typename R::T factor, typename R::T* out) {
+                       typename R::T factor, typename R::T* out) {
   using D = hn::DFromV<typename R::V>;
   head_sums(row, edges, index, x, factor, out, [&](auto v, int64_t column, int64_t count) HWY_ATTR {
     return hn::Mul(v, load_part<R::kWhole>(D(), y + column, count));
@@ -160,7 +160,7 @@ HWY_NOINLINE void dots(const R& row, int64_t edges, const int32_t* index, const 
 /// out[e, h] = weight . leaky(x[index[e]] + y), head by head.
 template <class R, class S>
 HWY_NOINLINE void leaky_dots(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
-                           const typename R::T* weight, typename R::T slope, typename R::T* out) {
+                             const typename R::T* weight, typename R::T slope, typename R::T* out) {
   using D = hn::DFromV<typename R::V>;
   head_sums(row, edges, index, x, typename R::T(1), out, [&](auto v, int64_t column, int64_t count) HWY_ATTR {
     const auto z = hn::Add(v, load_part<R::kWhole>(D(), y + column, count));
@@ -196,7 +196,7 @@ HWY_INLINE void weighted_sum_of(const R& row, int64_t vector, int64_t edges, con
 }
 template <class R, class S>
 HWY_NOINLINE void weighted_sum(const R& row, int64_t edges, const int32_t* index, const S* x,
-                             const typename R::T* factor, typename R::T* sum) {
+                               const typename R::T* factor, typename R::T* sum) {
   const int64_t vectors = row.heads * row.per_head();
   int64_t v = 0;
   for (; v + 8 <= vectors; v += 8) weighted_sum_of<8>(row, v, edges, index, x, factor, sum);
@@ -207,8 +207,8 @@ HWY_NOINLINE void weighted_sum(const R& row, int64_t edges, const int32_t* index
 /// d_weight, unless it is null, factor[e, h] * leaky(z).
 template <class R, class S>
 HWY_NOINLINE void leaky_sums(const R& row, int64_t edges, const int32_t* index, const S* x, const S* y,
-                           const typename R::T* weight, typename R::T slope, const typename R::T* factor,
-                           typename R::T* sum, typename R::T* d_weight) {
+                             const typename R::T* weight, typename R::T slope, const typename R::T* factor,
+                             typename R::T* sum, typename R::T* d_weight) {
   const hn::DFromV<typename R::V> d;
   const int64_t width = row.heads * row.dim;
   for (int64_t v = 0; v < row.heads * row.per_head(); ++v) {

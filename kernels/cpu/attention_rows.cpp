@@ -70,7 +70,7 @@ HWY_INLINE int64_t sender_slab(const AttentionPointers<S>& a, int64_t sender, in
 /// b.scores of a slab of edges, b.index being the nodes at the other end; of a sender when `by_sender`.
 template <class R, class S, class T>
 HWY_NOINLINE void slab_scores(const R& row, const AttentionPointers<S>& a, bool by_sender, int64_t node,
-                            int64_t edges, Buffers<T>& b) {
+                              int64_t edges, Buffers<T>& b) {
   const Wide<T> d;
   if (a.score == AttentionScore::gat) {
     const T* const own = (by_sender ? a.sender_scores : a.receiver_scores) + node * a.heads;

@@ -87,28 +87,14 @@ void MeshPredictor::Loaded::upload() {
   uploaded = true;
 }
 
-/// The prediction of `batch`, on its device. A captured one is recorded when a batch is predicted a second
-/// time.
+/// The prediction of `batch`, on its device.
 Tensor MeshPredictor::Loaded::run_model() {
-  const auto run = [this](Runtime& own) {
-    Tape tape(own, Tape::Mode::evaluate);
-    return forward(model, tape, batch.graph).front().value();
-  };
-  if (config.graphs != GraphsMode::capture || !runtime.stream().on_gpu() || in_parts) return run(runtime);
-  if (captured == nullptr) {
-    captured = std::make_unique<CapturedWork>(runtime, "captured prediction", [this, run](Runtime& own) {
-      const Tensor value = run(own);
-      if (!output.defined())
-        output = Tensor::empty(runtime, value.shape(), value.dtype(), Tag::activations, "prediction");
-      copy(value, output, own.stream());
-    });
+  if (config.graphs == GraphsMode::capture && runtime.stream().on_gpu() && !in_parts) {
+    if (!captured) captured.emplace(runtime, model);
+    return captured->run(batch);
   }
-  captured->run();
-  if (!captured->refusal().empty()) {
-    runtime.log_once(LogLevel::info,
-                     "a prediction cannot be captured, its kernels run one by one: " + captured->refusal());
-  }
-  return output;
+  Tape tape(runtime, Tape::Mode::evaluate);
+  return forward(model, tape, batch.graph).front().value();
 }
 
 void MeshPredictor::Loaded::step() {
@@ -221,8 +207,7 @@ void MeshPredictor::Loaded::use(Held held) {
 
 /// Into new memory; of whole meshes it is what a step reads.
 void MeshPredictor::Loaded::write_union(bool whole) {
-  captured = nullptr;
-  output = {};
+  captured.reset();
   batch = written = {};
   host = device = nullptr;
   BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inside of a MeshPredictor.
 #pragma once
-#include <meshgrad/engine/captured_work.h>
 #include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/embed/device_state.h>
@@ -11,6 +10,7 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/task/captured_prediction.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <deque>
@@ -85,9 +85,8 @@ struct MeshPredictor::Loaded {
   Batch written, batch;                      // `written` is of the meshes as they are given
   std::unique_ptr<PredictedParts> in_parts;  // or null
   bool uploaded = false;
-  Tensor output{};                         // what `captured` writes
-  std::unique_ptr<CapturedWork> captured;  // of `batch`, with graphs = "capture"; or null
-  std::unique_ptr<DeviceState> there;      // of steps on the device, or null: then fields are in `meshes`
+  std::optional<CapturedPrediction> captured;  // of `batch`, with graphs = "capture"
+  std::unique_ptr<DeviceState> there;          // of steps on the device, or null: then fields are in `meshes`
   SampleScratch scratch;
   bool recording = false;
   std::vector<Recorded> recorded;

@@ -9,6 +9,7 @@
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/precision.h>
+#include <meshgrad/train/learn/task/captured_prediction.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 
 #include <fmt/format.h>
@@ -79,7 +80,8 @@ struct Predictor::Loaded {
   Normalizers normalizers;
   RunState state;
   std::vector<std::string> warnings;
-  std::unique_ptr<MeshParts> parts;  // null: meshes are whole
+  std::unique_ptr<MeshParts> parts;              // null: meshes are whole
+  std::unique_ptr<CapturedPrediction> captured;  // of whole meshes, with graphs = "capture" on a GPU; or null
 };
 
 Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
@@ -112,6 +114,8 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
   Ranks alone;
   if (auto made = make_mesh_parts(runtime, config, ranks != nullptr ? *ranks : alone))
     parts = std::make_unique<MeshParts>(std::move(*made));
+  if (config.graphs == GraphsMode::capture && runtime.stream().on_gpu() && parts == nullptr)
+    captured = std::make_unique<CapturedPrediction>(runtime, model);
 }
 
 Predictor::Predictor(Runtime& runtime, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
@@ -124,8 +128,8 @@ int64_t Predictor::step() const { return loaded_->state.step; }
 const std::vector<std::string>& Predictor::warnings() const { return loaded_->warnings; }
 const Task& Predictor::task() const { return loaded_->task; }
 TrainedModel Predictor::trained() const {
-  return {loaded_->runtime,          loaded_->task,       loaded_->model, loaded_->normalizers,
-          loaded_->config.precision, loaded_->parts.get()};
+  return {loaded_->runtime,          loaded_->task,        loaded_->model,         loaded_->normalizers,
+          loaded_->config.precision, loaded_->parts.get(), loaded_->captured.get()};
 }
 
 void check_predicts(const Config& config, bool over_time) {

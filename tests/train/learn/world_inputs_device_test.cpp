@@ -234,6 +234,32 @@ TEST_CASE("predictions on a device have room for world edges" * doctest::skip(cu
   CHECK(gpu::counters().graph_launches >= trained + 2 * 2);  // with room once made, a graph for each room
 }
 
+TEST_CASE("a captured rollout has the bits of launches" * doctest::skip(cuda_devices().empty())) {
+  const Moving plate("plate");
+  const std::string checkpoint = trained_free(plate, "rolls_out", GraphsMode::capture);
+  Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
+  const Predictor predictor(runtime, checkpoint);
+  TrainedModel launched = predictor.trained();
+  REQUIRE(launched.captured != nullptr);
+  launched.captured = nullptr;
+  const MeshTask& task = predictor.mesh_dynamics();
+  const auto frames = [&](const TrainedModel& trained) {
+    std::vector<std::vector<float>> all;
+    roll_out(trained, task, predictor.dataset().trajectory("test", 0), {.steps = 4},
+             [&](const RolloutFrame& frame) { all.push_back(frame.ours); });
+    return all;
+  };
+  const std::vector<std::vector<float>> wanted = frames(launched);
+  REQUIRE(wanted.size() == 4);
+  CHECK(wanted[3] != wanted[2]);
+  const gpu::Counters before = gpu::counters();
+  CHECK((frames(predictor.trained()) == wanted));
+  CHECK((frames(predictor.trained()) == wanted));
+  const gpu::Counters after = gpu::counters();
+  CHECK(after.captures - before.captures == 1);
+  CHECK(after.graph_launches - before.graph_launches == 2 * 4 - 1);
+}
+
 TEST_CASE("MeshPredictor names the mesh with too many world edges" * doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
   const std::string checkpoint = trained_free(plate, "refuses");

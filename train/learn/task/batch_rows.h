@@ -131,12 +131,12 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
   });
 }
 
-/// A batch on the runtime's device, filled on the host by `write`.
+/// A batch on the runtime's device, filled on the host by `write`. `to`: its memory there; null: new memory.
 template <class Write>
-Batch make_batch(Runtime& runtime, const BatchLayout& layout, Write&& write) {
+Batch make_batch(Runtime& runtime, const BatchLayout& layout, Write&& write, const StoragePtr& to = {}) {
   const StoragePtr host = batch_memory_to_write(runtime, layout.bytes());
   write(layout.batch(host));
-  return layout.batch(to_device(runtime, host, layout.bytes()));
+  return layout.batch(to_device(runtime, host, layout.bytes(), to));
 }
 
 }  // namespace meshgrad

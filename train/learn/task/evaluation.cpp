@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/learn/task/captured_prediction.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
@@ -16,6 +17,7 @@ namespace {
 
 Tensor run_model(const TrainedModel& trained, const MeshView& mesh, const Batch& batch) {
   if (trained.parts != nullptr) return trained.parts->predict(trained.model, mesh, batch.graph);
+  if (trained.captured != nullptr) return to_host(trained.captured->run(batch), trained.runtime.stream());
   Tape tape(trained.runtime, Tape::Mode::evaluate);
   const Values values = forward(trained.model, tape, batch.graph);
   return to_host(values.front().value(), trained.runtime.stream());
@@ -25,8 +27,8 @@ Tensor run_model(const TrainedModel& trained, const MeshView& mesh, const Batch&
 
 std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
                                 const TrajectoryView& trajectory, int64_t t, const FieldState& state) {
-  const Batch batch =
-      task.prediction_batch(trained.runtime, trained.precision, trajectory, t, state, trained.normalizers);
+  const Batch batch = task.prediction_batch(trained.runtime, trained.precision, trajectory, t, state,
+                                            trained.normalizers, trained.captured);
   FieldState next = state;
   SampleScratch scratch;
   task.advance(trajectory.mesh(), run_model(trained, trajectory.mesh(), batch), trained.normalizers, scratch,

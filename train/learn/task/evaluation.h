@@ -11,7 +11,8 @@
 
 namespace meshgrad {
 
-class MeshParts;  // mesh_parts.h
+class CapturedPrediction;  // captured_prediction.h
+class MeshParts;           // mesh_parts.h
 
 /// A model with what it needs to predict. All references outlive it.
 struct TrainedModel {
@@ -20,7 +21,8 @@ struct TrainedModel {
   const Model& model;
   const Normalizers& normalizers;
   DType precision = DType::f32;
-  MeshParts* parts = nullptr;  ///< computes each mesh in parts; null: whole
+  MeshParts* parts = nullptr;              ///< computes each mesh in parts; null: whole
+  CapturedPrediction* captured = nullptr;  ///< replays predictions of meshes; null: launches kernels
 };
 
 /// Target fields one frame after t (without time: of frame t), [nodes, outputs]: predicted on predicted

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/captured_prediction.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_task.h>
@@ -238,7 +239,8 @@ FieldState MeshTask::state_at(const TrajectoryView& trajectory, int64_t t) const
 }
 
 Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
-                                 const FieldState& state, const Normalizers& normalizers) const {
+                                 const FieldState& state, const Normalizers& normalizers,
+                                 CapturedPrediction* captured) const {
   const MeshView& mesh = trajectory.mesh();
   SampleScratch scratch;
   // A prediction has as much room as its frame needs, or on a device once more where it needed more.
@@ -255,7 +257,7 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
     BatchLayout layout(sizes, {.nodes = mesh.nodes, .edges = mesh.edges, .world_edges = room}, dtype,
                        BatchLayout::Sizes::exact);
     if (searches) world.add_to(layout);
-    Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
+    const auto write = [&](const Batch& batch) {
       append_to_union(batch.graph.edges(kMeshEdges).graph, mesh, {});
       write_graph_sizes(batch.graph, {&mesh.nodes, 1});
       write_edge_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
@@ -265,7 +267,9 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
       } else if (world.any()) {
         world.write(batch, found, trajectory, positions, {}, normalizers, scratch.wide_world);
       }
-    });
+    };
+    Batch result =
+        make_batch(runtime, layout, write, captured != nullptr ? captured->memory(layout) : nullptr);
     const int64_t missing = missing_edges(runtime, world.find(runtime, result));
     if (missing == 0) return result;
     room += missing;

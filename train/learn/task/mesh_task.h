@@ -13,6 +13,8 @@
 
 namespace meshgrad {
 
+class CapturedPrediction;  // captured_prediction.h
+
 class MeshTask {
  public:
   /// The data set gets the edges that the configuration asks for. Throws what FieldSelection throws.
@@ -92,9 +94,10 @@ class MeshTask {
   /// The state at frame t, from the data.
   FieldState state_at(const TrajectoryView& trajectory, int64_t t) const;
   /// A batch of one graph for prediction, without target and mask: inputs that are targets too come from
-  /// `state`, others from frame t.
+  /// `state`, others from frame t. In the memory of `captured`, unless it is null.
   Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
-                         const FieldState& state, const Normalizers& normalizers) const;
+                         const FieldState& state, const Normalizers& normalizers,
+                         CapturedPrediction* captured = nullptr) const;
   /// `state` with the predicted nodes one prediction further (without time: of the same frame), from a
   /// normalised prediction [nodes, outputs] on the host; other nodes stay.
   void advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,

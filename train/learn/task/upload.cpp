@@ -61,9 +61,9 @@ StoragePtr batch_memory_to_write(Runtime& runtime, int64_t bytes) {
                                    : device_batch_memory(runtime, bytes);
 }
 
-StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes) {
+StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes, const StoragePtr& to) {
   if (!runtime.stream().on_gpu()) return host;
-  const StoragePtr device = device_batch_memory(runtime, bytes);
+  const StoragePtr device = to != nullptr ? to : device_batch_memory(runtime, bytes);
   copy(bytes_of(host, bytes), bytes_of(device, bytes), runtime.stream());
   return device;
 }

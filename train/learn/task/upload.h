@@ -38,6 +38,6 @@ class Uploader {
 /// stage() and upload() for single batches: pageable memory, no buffers that stay.
 StoragePtr batch_memory_to_write(Runtime& runtime, int64_t bytes);
 StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes);
-StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes);
+StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes, const StoragePtr& to = {});
 
 }  // namespace meshgrad
