@@ -173,7 +173,8 @@ TEST_CASE("HDF5: scale and offset of NetCDF give the values") {
   const Dataset data = file.data();
   float least = 1e9F, most = 0;
   for (int64_t i = 0; i < 5; ++i) {
-    for (const float value : data.trajectory(0).field("temperature").frame(i)) {
+    const auto values = data.trajectory(0).field("temperature").frame(i);
+    for (const float value : values) {
       least = std::min(least, value);
       most = std::max(most, value);
     }
