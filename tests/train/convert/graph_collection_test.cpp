@@ -127,7 +127,7 @@ TEST_CASE("positions, types and masks of many graphs are read") {
   arrays["types"] = npy<int32_t>("<i4", "(5,)", {0, 1, 0, 0, 4});
   const Dataset dataset = packed.pack(arrays);
   CHECK(dataset.dim() == 2);
-  const MeshView& mesh = dataset.trajectory(1).mesh();
+  const MeshView mesh = dataset.trajectory(1).mesh();
   CHECK(mesh.node_type[2] == 4);
   CHECK(mesh.positions[2] - mesh.positions[0] == 1);
 }

@@ -50,7 +50,7 @@ double sum_over_targets(UnrollCase& c, const Sample& sample,
                         const std::function<double(size_t, int32_t, double)>& cost) {
   const Batch batch = c.batch(1, {sample});
   const std::span<const double> target = batch.tensor("target").values<double>();
-  const MeshView& mesh = c.dataset.trajectory("train", sample.trajectory).mesh();
+  const MeshView mesh = c.dataset.trajectory("train", sample.trajectory).mesh();
   double sum = 0.0;
   for (size_t i = 0; i < target.size(); ++i) {
     const int32_t type = mesh.node_type[i / 2];

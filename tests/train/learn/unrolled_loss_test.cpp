@@ -212,7 +212,7 @@ TEST_CASE("a window's loss is the mean over its steps") {
     const Batch batch = training_batch(task, runtime, config.precision, "train", {sample}, {}, normalizers);
     Tape tape(runtime, Tape::Mode::evaluate);
     sum += *task.loss(tape, model, batch, none).sum.value().data<double>();
-    const MeshView& mesh = dataset.trajectory("train", sample.trajectory).mesh();
+    const MeshView mesh = dataset.trajectory("train", sample.trajectory).mesh();
     count += 4.0 * static_cast<double>(features.mesh().fields.predicted_nodes(mesh));
   }
   CHECK(logged == doctest::Approx(sum / count).epsilon(1e-6));
