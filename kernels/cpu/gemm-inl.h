@@ -144,8 +144,6 @@ struct HiddenEpilogue {
 
 /// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
 /// order.
-/// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
-/// order.
 template <class S, bool kRelu>
 struct GradientEpilogue {
   using T = Accumulator<S>;
