@@ -70,7 +70,8 @@ struct NonFiniteFixture {
     copy(to_host(set.values(), runtime.stream()), host, Stream(Device{}));
     const int64_t index = set.find(name);
     REQUIRE(index >= 0);
-    for (float& w : set.slice(host, static_cast<size_t>(index)).values<float>()) w *= factor;
+    const std::span<float> values = set.slice(host, static_cast<size_t>(index)).values<float>();
+    for (float& w : values) w *= factor;
     set.set(set.values(), host, runtime.stream());
   }
 
