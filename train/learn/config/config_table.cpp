@@ -229,6 +229,9 @@ constexpr ConfigKey kKeys[] = {
     {"train", "batch", IntegerKey{at<&TrainConfig::batch>, 1, 1'000'000, "auto"}, "samples", kFixed,
      "Samples per micro-batch; auto: at most an eighth of the split, what fits, and what a step computes in "
      "2 s"},
+    {"train", "batch_nodes", IntegerKey{at<&TrainConfig::batch_nodes>, 0, 1'000'000'000}, "nodes", kFixed,
+     "Instead of train.batch: a micro-batch takes samples while they have at most so many nodes; 0 uses "
+     "train.batch"},
     {"train", "accumulate", IntegerKey{at<&TrainConfig::accumulate>, 1, 1'000'000}, "micro-batches", kFixed,
      "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
     {"train", "noise", FieldNumbersKey{at<&TrainConfig::noise>, at<&TrainConfig::field_noise>, 0, 1e12},

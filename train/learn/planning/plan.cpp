@@ -27,11 +27,6 @@ std::string megabytes(int64_t bytes) {
   return text;
 }
 
-Config with_batch(Config config, int64_t batch) {
-  config.train.batch = batch;
-  return config;
-}
-
 bool has_16_bits(const Config& config) {
   return config.precision == DType::f16 || config.precision == DType::bf16;
 }
@@ -51,6 +46,12 @@ int64_t largest_batch_that(int64_t most, Fits&& fits) {
 }
 
 }  // namespace
+
+Config with_batch(Config config, int64_t batch) {
+  config.train.batch = batch;
+  config.train.batch_nodes = 0;
+  return config;
+}
 
 int64_t usable_bytes(const MemoryRoom& room, const Config& config) {
   return static_cast<int64_t>(config.plan.target_utilization *
@@ -155,7 +156,12 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
                       same),
           [&](Config& next) { next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file; });
   }
-  if (const int64_t batch = now.train.batch; batch > 1) {
+  const int64_t half_nodes = now.train.batch_nodes / 2;
+  if (half_nodes >= probe.dataset().largest_mesh(now.data.train_split).nodes) {
+    offer(fmt::format("in a new run, set train.batch_nodes = {} and train.accumulate = {}", half_nodes,
+                      now.train.accumulate * 2),
+          [&](Config& next) { next.train.batch_nodes = half_nodes; });
+  } else if (const int64_t batch = now.train.batch; batch > 1 && now.train.batch_nodes == 0) {
     const int64_t half = (batch + 1) / 2;
     offer(batch % 2 == 0
               ? fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same "

@@ -42,6 +42,9 @@ struct MemoryBudget {
   int64_t fixed() const { return parameters + optimizer + gradients; }
 };
 
+/// `config` with batches of that many samples.
+Config with_batch(Config config, int64_t batch);
+
 /// plan.target_utilization of what the room leaves.
 int64_t usable_bytes(const MemoryRoom& room, const Config& config);
 /// What of a step has to fit: what is mapped. recompute.mode = "auto" fills what it may with what is handed

@@ -30,7 +30,9 @@ struct StepBound {
 struct MemoryPlan {
   Device device;
   PlanMode mode = PlanMode::predicted;
-  int64_t batch = 0;     ///< of the step below: train.batch, or what training makes of "auto"
+  /// Of the step below: train.batch, or what training makes of "auto"; with train.batch_nodes the most
+  /// samples of a batch.
+  int64_t batch = 0;
   StepMemory step;       ///< predicted or measured, as `mode` says
   StepMemory predicted;  ///< the same, predicted
   bool fits = false;
