@@ -236,7 +236,14 @@ struct RecomputeConfig {
   bool check = false;
 };
 
+/// Where the memory of a step is known from.
+enum class PlanMode : uint8_t {
+  predicted,  ///< "static": nothing is computed, and the device need not be there
+  measured    ///< steps are run on the device
+};
+
 struct PlanConfig {
+  PlanMode mode = PlanMode::predicted;
   double target_utilization = 0.9;
   int64_t min_batch = 1;
   int64_t max_batch = 4096;

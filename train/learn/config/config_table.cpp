@@ -68,7 +68,7 @@ constexpr ConfigSection kSections[] = {
     {"normalize", "Means and standard deviations of inputs and targets"},
     {"recompute", "Activation recomputation and offloading"},
     {"memory", "Memory limit and caching allocator"},
-    {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
+    {"plan", "What train.batch = \"auto\" and meshgrad plan go by"},
     {"evaluate", "Errors of a trained model"},
     {"rollout", "Rollouts: predictions fed back as inputs"},
     {"ranks", "Several processes that train one model"},
@@ -409,6 +409,10 @@ constexpr ConfigKey kKeys[] = {
     {"memory", "history", IntegerKey{at<&AllocatorOptions::history>, 0, kMaxHistory}, "events", kFree,
      "Allocator events to record and write to memory/ in the run directory, 0 for none"},
 
+    {"plan", "mode", choice<&PlanConfig::mode>(kPlanModes), "", kFree,
+     "Where train.batch = \"auto\" and meshgrad plan know the memory of steps from: a dry run (static), or "
+     "steps "
+     "that are run"},
     {"plan", "target_utilization", FloatKey{at<&PlanConfig::target_utilization>, 0.01, 1.0}, "", kFree,
      "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
     {"plan", "min_batch", IntegerKey{at<&PlanConfig::min_batch>, 1, 1'000'000}, "samples", kFree,

@@ -115,6 +115,19 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   return budget;
 }
 
+StepMemory measured_memory(const StepProbe& probe, const Config& config) {
+  MeasuredStep step(probe, config);
+  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
+  // second.
+  constexpr int kSteps = 3;
+  for (int run = 0; run < kSteps; ++run) step.run();
+  return step.memory();
+}
+
+int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
+  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
+}
+
 int64_t MemoryBudget::fitting() const {
   return std::clamp<int64_t>((available - activation) / per_graph, 0, max_batch);
 }
@@ -263,15 +276,25 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
   here.memory = runtime.allocator().options();
   here.run.threads = runtime.threads().threads();
   const MemoryRoom room = memory_room(here, runtime.device());
-  const MemoryBudget budget = memory_budget(probe, within(room, here), room);
-  if (budget.batch_size < config.plan.min_batch) {
+  const auto check = [&](const MemoryBudget& budget) {
+    if (budget.batch_size >= config.plan.min_batch) return;
     throw config_error(
         "plan.min_batch", fmt::format("{} or more samples that fit", config.plan.min_batch),
         fmt::format("{} in {:.1f} MiB", budget.batch_size, mebibytes(usable_bytes(room, config))),
         "see meshgrad plan for what to change, and what it saves");
-  }
+  };
+  MemoryBudget budget = memory_budget(probe, within(room, here), room);
+  check(budget);
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
-  const auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
+  auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
+  if (config.plan.mode == PlanMode::measured) {
+    const Config step = with_batch(here, batch);
+    const int64_t correction = correction_of(probe, step, measured_memory(probe, step));
+    budget = memory_budget(probe, within(room, here), room, correction);
+    budget.mode = PlanMode::measured;
+    check(budget);
+    batch = std::min(batch, budget.batch_size);
+  }
   config.train.batch = batch;
   note = fmt::format("train.batch = {}, {}; {}", batch, why, to_text(budget));
   return config;

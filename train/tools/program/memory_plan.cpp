@@ -51,11 +51,6 @@ std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& co
   }
 }
 
-/// What a measured step takes more than was predicted.
-int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
-  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
-}
-
 /// See MemoryPlan::world_edges_per_node.
 double world_edges_in_bound(const Task& task, const Config& config, bool has_data) {
   if (config.data.world_radius <= 0.0) return 0.0;
@@ -268,15 +263,6 @@ AutoBatch planned_batch(const StepProbe& probe, const Config& config, const Memo
 }
 
 }  // namespace
-
-StepMemory measured_memory(const StepProbe& probe, const Config& config) {
-  MeasuredStep step(probe, config);
-  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
-  // second.
-  constexpr int kSteps = 3;
-  for (int run = 0; run < kSteps; ++run) step.run();
-  return step.memory();
-}
 
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
                                           const BatchShape& shape) {

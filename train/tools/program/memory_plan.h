@@ -92,8 +92,6 @@ struct PlanOptions {
 /// OutOfMemory when a measured step does not fit.
 MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
 
-/// Takes as much as the step, and as long. Throws OutOfMemory.
-StepMemory measured_memory(const StepProbe& probe, const Config& config);
 /// The kernel calls of a step of one batch of this shape, whose rows are all real, and of its update, by a
 /// dry run.
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
