@@ -39,6 +39,7 @@ Config online_config(Config config) {
   config.train.validate_samples = 0;
   if (config.train.batch == kAutoBatch)
     throw config_error("train.batch", "a number of samples", "\"auto\"", "set it, for example to 2");
+  need_defaults(config, {"train.batch_nodes"}, "set train.batch");
   if (config.train.accumulate != 1)
     throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
                        "raise train.batch instead");

@@ -70,6 +70,18 @@ TEST_CASE("train.batch = \"auto\" is what fits at most") {
   CHECK_MESSAGE(contains(note, ", the largest planned to fit in "), note);
 }
 
+TEST_CASE("plan.mode = \"measured\" confirms a batch by a step of it") {
+  AutoBatchRun run;
+  Config& config = run.config;
+  Runtime runtime({.device = {}, .threads = 1});
+  std::string predicted, measured;
+  const int64_t batch = resolve_batch(runtime, config, {}, predicted, kAnyTime).train.batch;
+  config.plan.mode = PlanMode::measured;
+  CHECK(resolve_batch(runtime, config, {}, measured, kAnyTime).train.batch == batch);
+  CHECK(contains(predicted, " mode=static)"));
+  CHECK(contains(measured, " mode=measured)"));
+}
+
 TEST_CASE("train.batch = \"auto\" is what time allows at most") {
   const AutoBatchRun run;
   Runtime runtime({.device = {}, .threads = 1});

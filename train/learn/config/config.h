@@ -161,8 +161,9 @@ enum class BestBy : uint8_t { loss, rollout, automatic };
 
 struct TrainConfig {
   int64_t steps = 100000;
-  int64_t epochs = 0;  ///< 0: `steps` decides
-  int64_t batch = 2;
+  int64_t epochs = 0;       ///< 0: `steps` decides
+  int64_t batch = 2;        ///< of samples, unless batch_nodes says how many nodes
+  int64_t batch_nodes = 0;  ///< 0: `batch` decides
   int64_t accumulate = 1;
   double noise = 0.02;                   ///< of all fields, or 0 with field_noise
   std::vector<FieldNumber> field_noise;  ///< of these fields, of others none
@@ -235,7 +236,14 @@ struct RecomputeConfig {
   bool check = false;
 };
 
+/// Where the memory of a step is known from.
+enum class PlanMode : uint8_t {
+  predicted,  ///< "static": nothing is computed, and the device need not be there
+  measured    ///< steps are run on the device
+};
+
 struct PlanConfig {
+  PlanMode mode = PlanMode::predicted;
   double target_utilization = 0.9;
   int64_t min_batch = 1;
   int64_t max_batch = 4096;

@@ -26,6 +26,8 @@ inline constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                           is("second_change", Prediction::second_change)};
 inline constexpr Choice kWorldPairs[] = {is("all", WorldPairs::all),
                                          is("other_type", WorldPairs::other_type)};
+inline constexpr Choice kPlanModes[] = {is("static", PlanMode::predicted),
+                                        is("measured", PlanMode::measured)};
 inline constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
 inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
                                     is("steady_field", TaskName::steady_field),

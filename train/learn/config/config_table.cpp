@@ -68,7 +68,7 @@ constexpr ConfigSection kSections[] = {
     {"normalize", "Means and standard deviations of inputs and targets"},
     {"recompute", "Activation recomputation and offloading"},
     {"memory", "Memory limit and caching allocator"},
-    {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
+    {"plan", "What train.batch = \"auto\" and meshgrad plan go by"},
     {"evaluate", "Errors of a trained model"},
     {"rollout", "Rollouts: predictions fed back as inputs"},
     {"ranks", "Several processes that train one model"},
@@ -229,6 +229,9 @@ constexpr ConfigKey kKeys[] = {
     {"train", "batch", IntegerKey{at<&TrainConfig::batch>, 1, 1'000'000, "auto"}, "samples", kFixed,
      "Samples per micro-batch; auto: at most an eighth of the split, what fits, and what a step computes in "
      "2 s"},
+    {"train", "batch_nodes", IntegerKey{at<&TrainConfig::batch_nodes>, 0, 1'000'000'000}, "nodes", kFixed,
+     "Instead of train.batch: a micro-batch takes samples while they have at most so many nodes; 0 uses "
+     "train.batch"},
     {"train", "accumulate", IntegerKey{at<&TrainConfig::accumulate>, 1, 1'000'000}, "micro-batches", kFixed,
      "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
     {"train", "noise", FieldNumbersKey{at<&TrainConfig::noise>, at<&TrainConfig::field_noise>, 0, 1e12},
@@ -406,6 +409,10 @@ constexpr ConfigKey kKeys[] = {
     {"memory", "history", IntegerKey{at<&AllocatorOptions::history>, 0, kMaxHistory}, "events", kFree,
      "Allocator events to record and write to memory/ in the run directory, 0 for none"},
 
+    {"plan", "mode", choice<&PlanConfig::mode>(kPlanModes), "", kFree,
+     "Where train.batch = \"auto\" and meshgrad plan know the memory of steps from: a dry run (static), or "
+     "steps "
+     "that are run"},
     {"plan", "target_utilization", FloatKey{at<&PlanConfig::target_utilization>, 0.01, 1.0}, "", kFree,
      "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
     {"plan", "min_batch", IntegerKey{at<&PlanConfig::min_batch>, 1, 1'000'000}, "samples", kFree,

@@ -252,6 +252,10 @@ class Checks {
     refuse(train.epochs == 0 && config_.schedule.warmup_steps > train.steps,
            {"schedule.warmup_steps", "train.steps"}, fmt::format("at most train.steps = {}", train.steps),
            "lower schedule.warmup_steps or raise train.steps");
+    refuse(
+        train.batch_nodes > 0 && train.batch != TrainConfig().batch, {"train.batch", "train.batch_nodes"},
+        fmt::format("{}, its default, with train.batch_nodes = {}", TrainConfig().batch, train.batch_nodes),
+        "leave out one of the two");
     refuse(config_.plan.min_batch > config_.plan.max_batch, {"plan.min_batch", "plan.max_batch"},
            fmt::format("at most plan.max_batch = {}", config_.plan.max_batch),
            "lower plan.min_batch or raise plan.max_batch");

@@ -36,7 +36,7 @@ void MeasuredStep::run() {
   const StoragePtr staged = uploader_.stage(layout_.bytes());
   const Batch batch = layout_.batch(staged);
   step_.task.write(batch, config_.data.train_split, samples_, {}, normalizers_, false, scratch_);
-  *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config_.train.batch);
+  *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(samples_.size());
   step_.steps.run(layout_,
                   [&](const StoragePtr& to) { return uploader_.upload(staged, layout_.bytes(), to); });
   step_.steps.update();

@@ -27,11 +27,6 @@ std::string megabytes(int64_t bytes) {
   return text;
 }
 
-Config with_batch(Config config, int64_t batch) {
-  config.train.batch = batch;
-  return config;
-}
-
 bool has_16_bits(const Config& config) {
   return config.precision == DType::f16 || config.precision == DType::bf16;
 }
@@ -51,6 +46,12 @@ int64_t largest_batch_that(int64_t most, Fits&& fits) {
 }
 
 }  // namespace
+
+Config with_batch(Config config, int64_t batch) {
+  config.train.batch = batch;
+  config.train.batch_nodes = 0;
+  return config;
+}
 
 int64_t usable_bytes(const MemoryRoom& room, const Config& config) {
   return static_cast<int64_t>(config.plan.target_utilization *
@@ -114,6 +115,19 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   return budget;
 }
 
+StepMemory measured_memory(const StepProbe& probe, const Config& config) {
+  MeasuredStep step(probe, config);
+  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
+  // second.
+  constexpr int kSteps = 3;
+  for (int run = 0; run < kSteps; ++run) step.run();
+  return step.memory();
+}
+
+int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
+  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
+}
+
 int64_t MemoryBudget::fitting() const {
   return std::clamp<int64_t>((available - activation) / per_graph, 0, max_batch);
 }
@@ -155,7 +169,12 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
                       same),
           [&](Config& next) { next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file; });
   }
-  if (const int64_t batch = now.train.batch; batch > 1) {
+  const int64_t half_nodes = now.train.batch_nodes / 2;
+  if (half_nodes >= probe.dataset().largest_mesh(now.data.train_split).nodes) {
+    offer(fmt::format("in a new run, set train.batch_nodes = {} and train.accumulate = {}", half_nodes,
+                      now.train.accumulate * 2),
+          [&](Config& next) { next.train.batch_nodes = half_nodes; });
+  } else if (const int64_t batch = now.train.batch; batch > 1 && now.train.batch_nodes == 0) {
     const int64_t half = (batch + 1) / 2;
     offer(batch % 2 == 0
               ? fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same "
@@ -257,15 +276,25 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
   here.memory = runtime.allocator().options();
   here.run.threads = runtime.threads().threads();
   const MemoryRoom room = memory_room(here, runtime.device());
-  const MemoryBudget budget = memory_budget(probe, within(room, here), room);
-  if (budget.batch_size < config.plan.min_batch) {
+  const auto check = [&](const MemoryBudget& budget) {
+    if (budget.batch_size >= config.plan.min_batch) return;
     throw config_error(
         "plan.min_batch", fmt::format("{} or more samples that fit", config.plan.min_batch),
         fmt::format("{} in {:.1f} MiB", budget.batch_size, mebibytes(usable_bytes(room, config))),
         "see meshgrad plan for what to change, and what it saves");
-  }
+  };
+  MemoryBudget budget = memory_budget(probe, within(room, here), room);
+  check(budget);
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
-  const auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
+  auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
+  if (config.plan.mode == PlanMode::measured) {
+    const Config step = with_batch(here, batch);
+    const int64_t correction = correction_of(probe, step, measured_memory(probe, step));
+    budget = memory_budget(probe, within(room, here), room, correction);
+    budget.mode = PlanMode::measured;
+    check(budget);
+    batch = std::min(batch, budget.batch_size);
+  }
   config.train.batch = batch;
   note = fmt::format("train.batch = {}, {}; {}", batch, why, to_text(budget));
   return config;

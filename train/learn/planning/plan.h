@@ -9,10 +9,6 @@
 
 namespace meshgrad {
 
-enum class PlanMode : uint8_t {
-  predicted,  ///< "static": nothing is computed, and the device need not be there
-  measured    ///< steps are run on the device
-};
 constexpr std::string_view name_of(PlanMode mode) {
   return mode == PlanMode::measured ? "measured" : "static";
 }
@@ -42,6 +38,9 @@ struct MemoryBudget {
   int64_t fixed() const { return parameters + optimizer + gradients; }
 };
 
+/// `config` with batches of that many samples.
+Config with_batch(Config config, int64_t batch);
+
 /// plan.target_utilization of what the room leaves.
 int64_t usable_bytes(const MemoryRoom& room, const Config& config);
 /// What of a step has to fit: what is mapped. recompute.mode = "auto" fills what it may with what is handed
@@ -54,6 +53,11 @@ Config within(const MemoryRoom& room, Config config);
 /// bytes.
 MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const MemoryRoom& room,
                            int64_t correction = 0);
+
+/// A step of `config`, run on the device. Takes as much as the step, and as long. Throws OutOfMemory.
+StepMemory measured_memory(const StepProbe& probe, const Config& config);
+/// What a measured step takes more than was predicted.
+int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured);
 
 /// One thing that a user can change, after those before it.
 struct MemoryChange {
@@ -82,9 +86,9 @@ AutoBatch auto_batch(const StepProbe& probe, const Config& config, const MemoryB
                      int64_t samples, double most_seconds);
 
 /// `config` with a number for train.batch = "auto", and a line that says which and why: for a new run that of
-/// auto_batch. A run that resumes from the checkpoint `resumed` (empty: none) keeps its number, and so does
-/// one that begins again in the folder of one that ended before its first checkpoint. Throws ConfigError when
-/// fewer than plan.min_batch samples fit.
+/// auto_batch, which with plan.mode = "measured" a step of it has to confirm. A run that resumes from the
+/// checkpoint `resumed` (empty: none) keeps its number, and so does one that begins again in the folder of
+/// one that ended before its first checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed, std::string& note,
                      double most_seconds = kMostStepSeconds);
 

@@ -27,6 +27,15 @@ void sort_parts(WindowAssignment& assignment) {
   for (std::vector<int64_t>& part : assignment) std::sort(part.begin(), part.end());
 }
 
+/// Batches of a window on a rank, at most: rank 0 may have all of it. Ordered, they are single samples; with
+/// a budget of nodes any two in a row of a rank's share are more than one budget.
+int64_t most_batches(const Config& config, const Task& task, const RankShare& share) {
+  const int64_t accumulate = config.train.accumulate;
+  if (share.reduction == RankReduction::ordered)
+    return std::max(accumulate, (largest_batch(config, task).graphs * accumulate - 1) / share.size + 1);
+  return config.train.batch_nodes > 0 && share.split() ? 2 * accumulate - 1 : accumulate;
+}
+
 /// On a GPU, prefetching hides variations of the time that writing a batch takes; on average that must be
 /// less than the step.
 size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu() ? 2 : 0; }
@@ -93,20 +102,14 @@ BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& tas
                          MeshParts* parts)
     : config_(config),
       task_(task),
-      sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed)),
+      order_(config, task),
       share_(share),
       parts_(parts),
       accumulate_(config.train.accumulate),
-      // A window of rank 0 alone has accumulate_ batches; ordered, a rank's batches are single samples.
-      most_batches_(
-          std::max(accumulate_, share.reduction == RankReduction::ordered
-                                    ? (config.train.batch * config.train.accumulate - 1) / share.size + 1
-                                    : 0)),
-      sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler_.samples()
+      most_batches_(most_batches(config, task, share)),
+      sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler().samples()
                                             : std::numeric_limits<int64_t>::max()),
-      total_steps_(config.train.epochs > 0
-                       ? (sample_limit_ - 1) / (config.train.batch * config.train.accumulate) + 1
-                       : config.train.steps),
+      total_steps_(config.train.epochs > 0 ? steps_of(config.train.epochs) : config.train.steps),
       depth_(parts != nullptr ? 0 : prefetch_depth(runtime)),
       uploader_(
           runtime, depth_ + 2,
@@ -122,41 +125,47 @@ BatchLoader::~BatchLoader() {
   worker_.join();
 }
 
-int64_t BatchLoader::samples_until(int64_t step) const {
-  return std::min(sample_limit_, step * accumulate_ * config_.train.batch);
+/// Into a list that is reused, so that a steady-state step makes no heap allocation.
+void BatchLoader::list_unsplit(const BatchPosition& at, std::vector<Sample>& samples) {
+  samples.clear();
+  const int64_t end = begin_of({at.step, at.micro + 1});
+  for (int64_t position = begin_of(at); position < end; ++position) samples.push_back(sampler().at(position));
 }
 
-/// Into a list that is reused, so that a steady-state step makes no heap allocation.
-void BatchLoader::list_unsplit(const BatchPosition& at, std::vector<Sample>& samples) const {
-  samples.clear();
-  const int64_t first = (at.step * accumulate_ + at.micro) * config_.train.batch;
-  const int64_t end = std::min(first + config_.train.batch, sample_limit_);
-  for (int64_t position = first; position < end; ++position) samples.push_back(sampler_.at(position));
+std::span<const int64_t> BatchLoader::own_places(const BatchPosition& at) {
+  std::span<const int64_t> left = assignment(at.step)[static_cast<size_t>(share_.rank)];
+  if (share_.reduction == RankReduction::ordered) {
+    left = left.subspan(std::min(left.size(), static_cast<size_t>(at.micro)));
+    return left.first(std::min<size_t>(left.size(), 1));
+  }
+  const int64_t first = samples_until(at.step);
+  for (int64_t micro = 0; micro < at.micro; ++micro) left = left.subspan(order_.first_batch(first, left));
+  return left.first(order_.first_batch(first, left));
 }
 
 void BatchLoader::list_samples(const BatchPosition& at, std::vector<Sample>& samples) {
   samples.clear();
   if (at.micro >= batches(at.step)) return;
   if (!is_split(at.step)) return list_unsplit(at, samples);
-  const std::vector<int64_t>& mine = assignment(at.step)[static_cast<size_t>(share_.rank)];
-  const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
-  const int64_t end = std::min((at.micro + 1) * each, static_cast<int64_t>(mine.size()));
-  for (int64_t i = at.micro * each; i < end; ++i)
-    samples.push_back(sampler_.at(samples_until(at.step) + mine[static_cast<size_t>(i)]));
+  const int64_t first = samples_until(at.step);
+  for (const int64_t place : own_places(at)) samples.push_back(sampler().at(first + place));
 }
 
 int64_t BatchLoader::batches(int64_t step) {
   if (!share_.split()) return accumulate_;
   if (step == unsplit_) return share_.rank == 0 ? accumulate_ : 0;
-  const auto mine = static_cast<int64_t>(assignment(step)[static_cast<size_t>(share_.rank)].size());
-  const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
-  return (mine + each - 1) / each;
+  if (share_.reduction == RankReduction::ordered)
+    return std::ssize(assignment(step)[static_cast<size_t>(share_.rank)]);
+  int64_t batches = 0;
+  while (!own_places({step, batches}).empty()) ++batches;
+  return batches;
 }
 
-std::vector<int64_t> BatchLoader::edges_of_window(int64_t step) const {
+std::vector<int64_t> BatchLoader::edges_of_window(int64_t step) {
   std::vector<int64_t> edges;
-  for (int64_t position = samples_until(step); position < samples_until(step + 1); ++position)
-    edges.push_back(task_.shape(config_.data.train_split, {sampler_.at(position)}).edges);
+  const int64_t end = samples_until(step + 1);
+  for (int64_t position = samples_until(step); position < end; ++position)
+    edges.push_back(task_.shape(config_.data.train_split, {sampler().at(position)}).edges);
   return edges;
 }
 
@@ -245,8 +254,7 @@ void BatchLoader::observe_window(int64_t step, Normalizers& normalizers) {
 BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing normalizing,
                                       Normalizers& normalizers, const StepCache& cache) {
   const int64_t number = number_of(at);
-  const int64_t first = at.step * accumulate_ + (share_.split() ? 0 : at.micro);
-  const int64_t pass = first * config_.train.batch / sampler_.samples();
+  const int64_t pass = begin_of({at.step, share_.split() ? 0 : at.micro}) / sampler().samples();
   if (config_.data.verify == DataVerify::epoch && pass != std::exchange(pass_, pass))
     task_.dataset().verify_again();
   const bool prefetches = depth_ > 0 && normalizing == Normalizing::fixed;

@@ -7,8 +7,8 @@
 // A window's samples are shared out to ranks, so that all finish together: by their edges, which is what a
 // step's time is proportional to. Every rank computes the same, and loads its own.
 #pragma once
-#include <meshgrad/engine/random.h>
 #include <meshgrad/engine/span.h>
+#include <meshgrad/train/learn/run/batch_order.h>
 #include <meshgrad/train/learn/run/step_cache.h>
 #include <meshgrad/train/learn/task/mesh_parts.h>
 #include <meshgrad/train/learn/task/upload.h>
@@ -24,36 +24,12 @@
 
 namespace meshgrad {
 
-/// The order in which training visits the samples of a split: every pass visits each once, shuffled by (seed,
-/// pass). Its only state is a position, so that training can resume at any point.
-class Sampler {
- public:
-  /// Throws DataError when the split has no sample of the task.
-  Sampler(const Task& task, std::string_view split, uint64_t seed)
-      : seed_(seed), samples_(task.samples(split)) {
-    if (samples() == 0) throw task.no_samples(split);
-  }
-  int64_t samples() const { return samples_.size(); }
-  /// The sample at a position in the endless sequence of passes.
-  Sample at(int64_t position) const {
-    const auto pass = static_cast<uint64_t>(position / samples());
-    Sample sample = samples_.at(static_cast<int64_t>(shuffled(
-        seed_, pass, static_cast<uint64_t>(position % samples()), static_cast<uint64_t>(samples()))));
-    sample.visit = static_cast<uint32_t>(pass);
-    return sample;
-  }
-
- private:
-  uint64_t seed_;
-  SplitSamples samples_;
-};
-
 /// What a rank needs to know of the others to find its samples.
 struct RankShare {
   int rank = 0;
   int size = 1;
   RankReduction reduction = RankReduction::fast;
-  /// Without, every window is cut into batches of train.batch in its order.
+  /// Without, every window is cut into batches in its order.
   bool split() const { return size > 1 || reduction == RankReduction::ordered; }
 };
 
@@ -97,30 +73,30 @@ class BatchLoader {
   BatchLoader& operator=(const BatchLoader&) = delete;
 
   NoiseOptions noise(int64_t step) const { return noise_at(config_, step); }
-  const Sampler& sampler() const { return sampler_; }
+  const Sampler& sampler() const { return order_.sampler(); }
   /// Optimizer steps of the whole run: train.steps, or what train.epochs comes to.
   int64_t total_steps() const { return total_steps_; }
+  /// Optimizer steps that contain `passes` passes over the samples; the last may go on in the next pass.
+  int64_t steps_of(int64_t passes) { return (order_.batches_of(passes) + accumulate_ - 1) / accumulate_; }
   /// Samples that windows up to `step` have drawn.
-  int64_t samples_until(int64_t step) const;
-  /// Whether the run has an unsplit batch there: the last window of the last epoch may have fewer.
-  bool has_batch(const BatchPosition& at) const {
-    return (at.step * accumulate_ + at.micro) * config_.train.batch < sample_limit_;
-  }
+  int64_t samples_until(int64_t step) { return begin_of({step, 0}); }
+  /// Whether the window has an unsplit batch there: the last window of the last epoch may have fewer.
+  bool has_batch(const BatchPosition& at) { return at.micro < accumulate_ && begin_of(at) < sample_limit_; }
   /// Samples of the window, on all ranks.
-  int64_t window_samples(int64_t step) const { return samples_until(step + 1) - samples_until(step); }
+  int64_t window_samples(int64_t step) { return samples_until(step + 1) - samples_until(step); }
   /// Batches of the window on this rank, the empty ones of a last window included.
   int64_t batches(int64_t step);
   /// The batch's samples on this rank, in order; the last window of the last epoch may have fewer batches:
   /// then none.
   void list_samples(const BatchPosition& at, std::vector<Sample>& samples);
-  /// Rank 0 gets the whole window `step` in batches of train.batch, and the others nothing of it: to finish a
+  /// Rank 0 gets the whole window `step` in unsplit batches, and the others nothing of it: to finish a
   /// window that one process began, or to search it.
   void give_to_first_rank(int64_t step) { unsplit_ = step; }
   bool is_split(int64_t step) const { return share_.split() && step != unsplit_; }
   /// The parts of the ranks of a window that is split.
   const WindowAssignment& assignment(int64_t step);
   /// Edges of each of the window's samples.
-  std::vector<int64_t> edges_of_window(int64_t step) const;
+  std::vector<int64_t> edges_of_window(int64_t step);
   /// Weight of the loss of a whole window, so that it equals one large batch. Throws DataError when it has
   /// none.
   double window_weight(int64_t step);
@@ -164,7 +140,13 @@ class BatchLoader {
   };
   int64_t number_of(const BatchPosition& at) const { return at.step * most_batches_ + at.micro; }
   BatchPosition position_of(int64_t number) const { return {number / most_batches_, number % most_batches_}; }
-  void list_unsplit(const BatchPosition& at, std::vector<Sample>& samples) const;
+  /// The position at which an unsplit batch begins, at most that of the run's end.
+  int64_t begin_of(const BatchPosition& at) {
+    return std::min(sample_limit_, order_.begin_of(at.step * accumulate_ + at.micro));
+  }
+  /// Of a window that is split, the places of a batch of this rank; none after its last.
+  std::span<const int64_t> own_places(const BatchPosition& at);
+  void list_unsplit(const BatchPosition& at, std::vector<Sample>& samples);
   Loaded stage(const std::vector<Sample>& samples, const StepCache& cache);
   Loaded load_part(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   Loaded load_whole(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
@@ -176,7 +158,7 @@ class BatchLoader {
 
   const Config& config_;
   const Task& task_;
-  Sampler sampler_;
+  BatchOrder order_;
   RankShare share_;
   MeshParts* parts_;         // null: batches are of whole meshes
   StoragePtr whole_memory_;  // of the batch that parts are cut from

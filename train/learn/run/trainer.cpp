@@ -278,7 +278,7 @@ void Trainer::rewind_window() {
 /// logged and it has more than one. A part of a mesh has no gradient of its own.
 bool Trainer::measures_noise() {
   if (!logs_step(state_.step + 1) || (parts_ && !ranks_.single())) return false;
-  return loader_.window_samples(state_.step) > (ranks_.single() ? config_.train.batch : 1);
+  return ranks_.single() ? loader_.has_batch({state_.step, 1}) : loader_.window_samples(state_.step) > 1;
 }
 
 /// What measures_noise() measured, of the mean gradient. Collective.
@@ -425,15 +425,13 @@ void Trainer::check_memory() {
   const int64_t every = allocator.options().release_cached_every;
   if (every > 0 && state_.step % every == 0) allocator.release_cached();
 
-  const int64_t window = config_.train.batch * config_.train.accumulate;
-  const int64_t samples = loader_.sampler().samples();
-  const auto epochs_at = [&](int64_t step) { return step * window / samples; };
+  const int64_t samples = loader_.sampler().samples(), log_every = config_.train.log_every;
+  const auto epochs_at = [&](int64_t step) { return loader_.samples_until(step) / samples; };
   const int64_t epoch = epochs_at(state_.step);
   const bool ended = epoch > epochs_at(state_.step - 1);
   const bool last = state_.step == loader_.total_steps();
   // Epochs may be shorter than the time between two lines of the log: then not each has a line.
-  const int64_t log_every = config_.train.log_every;
-  const int64_t before = ((epoch - 1) * samples + window - 1) / window;  // step of the epoch before
+  const int64_t before = ended ? loader_.steps_of(epoch - 1) : 0;  // step of the epoch before
   if (!last && (!ended || state_.step / log_every == before / log_every)) return;
   const MemoryWatch::Epoch memory = memory_watch_.end_epoch(ended ? epoch : epoch + 1, allocator.stats());
   allocator.reset_peak();
@@ -468,7 +466,10 @@ void Trainer::save(bool best) {
   flush_log();
   if (log_) log_->sync();
   check_state(optimizer_->state());
-  const CheckpointExtra extra{{}, {{"samples_per_epoch", std::to_string(loader_.sampler().samples())}}};
+  const CheckpointExtra extra{{},
+                              {{"samples_per_epoch", std::to_string(loader_.sampler().samples())},
+                               {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
+                               {"steps", std::to_string(loader_.total_steps())}}};
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_, &extra);
 }

@@ -66,7 +66,7 @@ class Trainer {
   bool lower_than_best(double error, double rollout) const;
   int64_t validate_every() const;
   bool plan_validations(double seconds_of_samples);
-  double seconds_of_step(double seconds_of_samples) const;
+  double seconds_of_step(double seconds_of_samples);
   void validate_best_again(const std::filesystem::path& resumed);
   void save(bool best);
   void save_numbered();

@@ -83,19 +83,23 @@ void Trainer::describe_ranks() {
   if (ranks_.single()) return;
   const int64_t window = loader_.window_samples(state_.step);
   const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
+  const TrainConfig& train = config_.train;
+  const std::string most = config_.ranks.reduction == RankReduction::ordered ? "1"
+                           : train.batch_nodes > 0 ? counted(train.batch_nodes, "node")
+                                                   : std::to_string(train.batch);
   std::string text = fmt::format("{} ranks: {} a step, at most {} at once on a rank", ranks_.size(),
-                                 counted(window, "sample"),
-                                 config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
+                                 counted(window, "sample"), most);
   if (loader_.is_split(state_.step)) {
     text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
                         imbalance(edges, loader_.assignment(state_.step)));
   }
   tell(RunEventKind::ranks, text, {{"ranks", int64_t{ranks_.size()}}, {"samples", window}});
   if (window < ranks_.size()) {
-    tell(RunEventKind::warning,
-         fmt::format(
-             "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each",
-             window, ranks_.size()));
+    tell(
+        RunEventKind::warning,
+        fmt::format(
+            "warning: {} samples a step do not give {} ranks one each; raise train.batch or train.accumulate",
+            window, ranks_.size()));
   }
 }
 

@@ -153,7 +153,7 @@ bool Trainer::plan_validations(double seconds_of_samples) {
 
 /// Mean of this process' steps but the first, which plans and tunes, and those that only observe. Before the
 /// second: a guess, by the time that validation takes of a sample.
-double Trainer::seconds_of_step(double seconds_of_samples) const {
+double Trainer::seconds_of_step(double seconds_of_samples) {
   const size_t steps = step_seconds_.size();
   const size_t trained = std::min(steps, static_cast<size_t>(state_.step - warmup_steps()));
   const size_t first = std::max<size_t>(1, steps - trained);

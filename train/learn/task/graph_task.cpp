@@ -38,7 +38,8 @@ BatchShape GraphTask::shape(std::string_view split, const std::vector<Sample>& s
   }
   if (std::max(shape.nodes, shape.edges) > std::numeric_limits<int32_t>::max() - 1) {
     throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
-                       fmt::format("{} nodes and {} edges", shape.nodes, shape.edges), "lower train.batch");
+                       fmt::format("{} nodes and {} edges", shape.nodes, shape.edges),
+                       "lower train.batch or train.batch_nodes");
   }
   return shape;
 }

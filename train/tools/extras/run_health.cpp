@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 
 namespace meshgrad {
@@ -352,7 +353,11 @@ HealthCheck check_batch(const RunFacts& run) {
   const Series scales = run.series("gradient_noise_scale", "gradient_noise");
   if (too_few(check, scales, 10)) return check;
   const TrainConfig& train = run.config.train;
-  const auto samples = static_cast<double>(train.batch * train.accumulate);
+  const std::vector<double> drawn = run.series("effective_batch").value;
+  const double samples = train.batch_nodes > 0 && !drawn.empty()
+                             ? std::accumulate(drawn.begin(), drawn.end(), 0.0) / std::ssize(drawn)
+                             : static_cast<double>(train.batch * train.accumulate);
+  const std::string_view key = train.batch_nodes > 0 ? "train.batch_nodes" : "train.batch";
   const double scale = std::max(1.0, scales.value.back());
   check.found = fmt::format("{:.0f} samples a step; gradient noise scale {:.3g} samples", samples, scale);
   const auto fewest = [&](double batch) { return 1.0 + batch / scale; };
@@ -361,16 +366,16 @@ HealthCheck check_batch(const RunFacts& run) {
     const double less = std::max(1.0, std::round(scale));
     check.verdict = Verdict::note;
     check.remedy = fmt::format(
-        "average fewer samples: train.accumulate lower, or train.batch, down to {:.0f} samples a step", less);
+        "average fewer samples: train.accumulate lower, or {}, down to {:.0f} samples a step", key, less);
     check.gain = fmt::format("the same loss after {:.2f} times fewer samples, in {:.2f} times as many steps",
                              fewest(samples) / fewest(less), steps(less) / steps(samples));
   } else if (samples < scale / 4.0) {
     const double more = std::round(scale);
     check.verdict = Verdict::note;
     check.remedy = fmt::format(
-        "where the device has room or there are more ranks, raise train.batch towards {:.0f} samples a step, "
-        "and optimizer.lr with it",
-        more);
+        "where the device has room or there are more ranks, raise {} towards {:.0f} samples a step, and "
+        "optimizer.lr with it",
+        key, more);
     check.gain = fmt::format("{:.2f} times fewer steps, for {:.2f} times the samples",
                              steps(samples) / steps(more), fewest(more) / fewest(samples));
   }

@@ -58,19 +58,16 @@ std::string data_text(const TrainingData& data, const Config& config) {
 
 /// "30 steps of 40, epoch 3 of 4"; the epoch where the checkpoint says how many samples one has.
 std::string trained_text(const SafetensorsView& view, const RunState& state, const TrainConfig& train) {
-  const auto stored = view.metadata.find("samples_per_epoch");
-  const double samples =
-      stored == view.metadata.end() ? 0 : std::max(parse_number(stored->second).value_or(0), 0.0);
+  const auto stored = [&](const char* name) {
+    const auto at = view.metadata.find(name);
+    return at == view.metadata.end() ? 0 : std::max(parse_number(at->second).value_or(0), 0.0);
+  };
+  const double samples = stored("samples_per_epoch"), steps = stored("steps");
   const auto epochs = static_cast<double>(train.epochs);
-  const double window = static_cast<double>(train.batch) * static_cast<double>(train.accumulate);
   std::string text = counted(state.step, "step");
   if (epochs == 0) text += fmt::format(" of {}", train.steps);
-  if (epochs > 0 && samples > 0) text += fmt::format(" of {:.0f}", std::ceil(epochs * samples / window));
-  if (samples > 0) {
-    // The last step may have fewer samples.
-    const double epoch = std::ceil(static_cast<double>(state.step) * window / samples);
-    text += fmt::format(", epoch {:.0f}", epochs > 0 ? std::min(epoch, epochs) : epoch);
-  }
+  if (epochs > 0 && steps > 0) text += fmt::format(" of {:.0f}", steps);
+  if (samples > 0) text += fmt::format(", epoch {:.0f}", std::ceil(stored("samples_drawn") / samples));
   if (epochs > 0) text += fmt::format("{} of {}", samples > 0 ? "" : ", epochs:", train.epochs);
   return text;
 }

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/planning/measured_step.h>
+#include <meshgrad/train/learn/run/batch_order.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
@@ -16,11 +17,6 @@
 
 namespace meshgrad {
 namespace {
-
-Config with_batch(Config config, int64_t batch) {
-  config.train.batch = batch;
-  return config;
-}
 
 bool has_16_bits(const Config& config) {
   return config.precision == DType::f16 || config.precision == DType::bf16;
@@ -53,11 +49,6 @@ std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& co
   } catch (const OutOfMemory&) {
     return std::nullopt;
   }
-}
-
-/// What a measured step takes more than was predicted.
-int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
-  return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
 }
 
 /// See MemoryPlan::world_edges_per_node.
@@ -118,7 +109,7 @@ void recommend(MemoryPlan& plan) {
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
   constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
   for (int i = 0; i < 4; ++i) {
-    const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2, plan.device);
+    const Config chosen = with_choice(config, i % 2 == 1, i >= 2, plan.device);
     MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
     try {
       choice.predicted = probe.predict(chosen);
@@ -172,8 +163,8 @@ void add_time(MemoryPlan& plan, const StepProbe& probe, const Config& step, cons
   }
   plan.steps = step.train.steps;
   if (step.train.epochs > 0) {
-    const int64_t samples = step.train.epochs * task.samples(step.data.train_split).size();
-    plan.steps = (samples - 1) / (step.train.batch * step.train.accumulate) + 1;
+    const int64_t batches = BatchOrder(step, task).batches_of(step.train.epochs);
+    plan.steps = (batches - 1) / step.train.accumulate + 1;
   }
 }
 
@@ -199,7 +190,7 @@ void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, in
     batches.push_back(batch);
     if (batch > 2 * plan.budget.batch_size) break;
   }
-  batches.push_back(plan.batch);
+  if (config.train.batch_nodes == 0) batches.push_back(plan.batch);
   if (plan.budget.batch_size > 0) batches.push_back(plan.budget.batch_size);
   std::sort(batches.begin(), batches.end());
   batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
@@ -272,15 +263,6 @@ AutoBatch planned_batch(const StepProbe& probe, const Config& config, const Memo
 }
 
 }  // namespace
-
-StepMemory measured_memory(const StepProbe& probe, const Config& config) {
-  MeasuredStep step(probe, config);
-  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
-  // second.
-  constexpr int kSteps = 3;
-  for (int run = 0; run < kSteps; ++run) step.run();
-  return step.memory();
-}
 
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,
                                           const BatchShape& shape) {
@@ -378,7 +360,8 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.batch = found.batch;
     plan.notes.push_back(fmt::format("train.batch = \"auto\" is {} here: {}", found.batch, found.why));
   }
-  const Config step = with_batch(config, plan.batch);
+  const bool by_nodes = config.train.batch_nodes > 0;
+  const Config step = by_nodes ? config : with_batch(config, plan.batch);
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
@@ -388,6 +371,12 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
         fmt::format("the least time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
   plan.bounded = largest_batch(step, task);
+  if (by_nodes) {
+    plan.batch = plan.bounded.graphs;
+    plan.notes.push_back(
+        fmt::format("train.batch_nodes = {}: a batch has at most {} samples, {} nodes and {} edges",
+                    config.train.batch_nodes, plan.batch, plan.bounded.nodes, plan.bounded.edges));
+  }
   plan.bounded.world_edges =
       std::llround(plan.world_edges_per_node * static_cast<double>(plan.bounded.nodes));
   if (!plan.peaks.empty()) {
@@ -404,7 +393,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.budget.mode = plan.mode;
   plan.fits = needed_bytes(config, plan.step) <= plan.usable;
   if (plan.fits && times_steps(plan, options)) add_time(plan, probe, step, task);
-  add_choices(plan, probe, config);
+  add_choices(plan, probe, step);
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);
   return plan;

@@ -30,7 +30,9 @@ struct StepBound {
 struct MemoryPlan {
   Device device;
   PlanMode mode = PlanMode::predicted;
-  int64_t batch = 0;     ///< of the step below: train.batch, or what training makes of "auto"
+  /// Of the step below: train.batch, or what training makes of "auto"; with train.batch_nodes the most
+  /// samples of a batch.
+  int64_t batch = 0;
   StepMemory step;       ///< predicted or measured, as `mode` says
   StepMemory predicted;  ///< the same, predicted
   bool fits = false;
@@ -90,8 +92,6 @@ struct PlanOptions {
 /// OutOfMemory when a measured step does not fit.
 MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
 
-/// Takes as much as the step, and as long. Throws OutOfMemory.
-StepMemory measured_memory(const StepProbe& probe, const Config& config);
 /// The kernel calls of a step of one batch of this shape, whose rows are all real, and of its update, by a
 /// dry run.
 std::vector<WorkTrace::Call> kernel_calls(const StepProbe& probe, const Config& config,

@@ -28,6 +28,9 @@ void check(const Config& config, const PlanOptions& options) {
   }
   if (config.train.batch == kAutoBatch)
     throw config_error("train.batch", "a number, with --ranks", "\"auto\"", "set train.batch = 1");
+  if (config.train.batch_nodes > 0)
+    throw config_error("train.batch_nodes", "0, with --ranks", std::to_string(config.train.batch_nodes),
+                       "set train.batch instead");
 }
 
 /// The first trajectory of the training split on the largest mesh.

@@ -23,7 +23,7 @@ struct PlanCommand {
   std::string config;
   std::vector<std::string> settings;
   std::string device_memory;
-  std::string mode = "static";
+  std::string mode;
   std::string gpu;
   std::optional<int64_t> nodes, edges;
   int dim = 2;
@@ -62,7 +62,9 @@ int run(const PlanCommand& command, const GlobalOptions&) {
                            "\"" + command.device_memory + "\"",
                            "write --device-memory " + (lacks ? command.device_memory + "iB" : "8GiB"));
   }
-  const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
+  if (!command.mode.empty())
+    config.plan.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted;
+  const PlanOptions options{.mode = config.plan.mode,
                             .device_memory = *bytes,
                             .gpu = command.gpu,
                             .time = true,
@@ -98,10 +100,9 @@ void add_plan(CommandLine& line) {
           "--device-memory", options->device_memory,
           "Memory of the device to plan for, which need not exist; default: that of --gpu or run.device")
       ->type_name("SIZE");
-  plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps")
+  plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps; default: plan.mode")
       ->type_name("static|measured")
-      ->check(one_of({"static", "measured"}))
-      ->capture_default_str();
+      ->check(one_of({"static", "measured"}));
   constexpr int64_t kMost = INT32_MAX - 1;
   CLI::Option* nodes = plan->add_option("--nodes", options->nodes,
                                         "Nodes of the largest mesh, to plan without data; needs --edges")
