@@ -28,7 +28,7 @@ Row validation(double step, double error, double rollout = std::nan("")) {
 
 TEST_CASE("a verdict compares the best model with the baseline") {
   Config config;
-  config.train.best = BestBy::loss;
+  config.train.best = "loss";
   const auto of = [&](const std::vector<Row>& rows) { return verdict_of(rows, config); };
   const RunVerdict learned = of({validation(0, 1.2), validation(10, 0.25), validation(20, 0.5)});
   CHECK(learned.kind == Kind::learned);
@@ -69,6 +69,23 @@ TEST_CASE("a verdict is of rollouts where they choose the best") {
   Row diverged = validation(10, 0.4);
   diverged["valid_rollout"] = std::nan("");
   CHECK(of({validation(0, 3.0), diverged}).kind == Kind::not_finite);
+}
+
+TEST_CASE("a verdict is of the model that a metric chose") {
+  Config config;
+  config.task.name = TaskName::graph_classification;
+  config.train.best = "auc";
+  const auto row = [](double step, double error, double metric, double best) {
+    Row made = validation(step, error);
+    made.insert({{"valid_metric", metric}, {"valid_metric_best", best}});
+    return made;
+  };
+  const auto of = [&](const std::vector<Row>& rows) { return verdict_of(rows, config); };
+  const RunVerdict learned = of({validation(0, 1.2), row(10, 0.5, 0.9, 1.0), row(20, 0.25, 0.8, 0.0)});
+  CHECK(learned.kind == Kind::learned);
+  CHECK(learned.best_step == 10);
+  CHECK(learned.ratio == 0.5);
+  CHECK(of({row(10, 0.5, std::nan(""), 0.0)}).text == "not finite: auc of all validations");
 }
 
 struct VerdictRun {

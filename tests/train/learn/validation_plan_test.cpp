@@ -119,12 +119,12 @@ TEST_CASE("rollouts choose the best model where there are any") {
   const RunState rolled = test::train_here(config).state;
   CHECK(rolled.best_step == lowest("valid_rollout"));
   config.run.dir += "_loss";
-  config.train.best = BestBy::loss;
+  config.train.best = "loss";
   CHECK_FALSE(best_by_rollout(config));
   const RunState state = test::train_here(config).state;
   CHECK(state.best_step == lowest("valid_error"));
   // What the best is chosen by may change at a resume: it is then validated again.
-  config.train.best = BestBy::automatic;
+  config.train.best = "auto";
   config.train.steps = 31;
   const RunState resumed = test::train_here(config, true).state;
   CHECK(resumed.best_valid_rollout <=

@@ -31,7 +31,7 @@ TEST_CASE("the best checkpoint has the lowest rollout error") {
   config.train.steps = 12;
   config.train.validate_every = 3;
   config.train.validate_rollouts = 5;  // there is one
-  config.train.best = BestBy::rollout;
+  config.train.best = "rollout";
   config.train.ema = 0.8;
   const TrainResult result = test::train_here(config);
   double lowest = HUGE_VAL;
@@ -59,7 +59,7 @@ TEST_CASE("the best checkpoint has the lowest rollout error") {
   CHECK(test::checkpoint_bytes(config.run.dir, "best") == best);
   config.run.dir += "_plain";
   config.train.validate_rollouts = 0;
-  config.train.best = BestBy::loss;
+  config.train.best = "loss";
   test::train_here(config);
   CHECK(test::tensors_of(config) == trained);
 }

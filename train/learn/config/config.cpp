@@ -293,7 +293,13 @@ int64_t validated_rollouts(const Config& config) {
 }
 
 bool best_by_rollout(const Config& config) {
-  return config.train.best != BestBy::loss && validated_rollouts(config) > 0;
+  const std::string& best = config.train.best;
+  return (best == "auto" || best == "rollout") && validated_rollouts(config) > 0;
+}
+
+std::string best_metric(const Config& config) {
+  const std::string& best = config.train.best;
+  return best == "auto" || best == "loss" || best == "rollout" ? "" : best;
 }
 
 const RemovedKey* find_removed_key(std::string_view full_name) {

@@ -155,10 +155,6 @@ struct LossConfig {
   double change_penalty = 0.0;             ///< 0: none
 };
 
-/// What the best checkpoint has the lowest of, in validation: the error of one prediction, that of rollouts,
-/// or of rollouts where there are any.
-enum class BestBy : uint8_t { loss, rollout, automatic };
-
 struct TrainConfig {
   int64_t steps = 100000;
   int64_t epochs = 0;       ///< 0: `steps` decides
@@ -173,7 +169,10 @@ struct TrainConfig {
   int64_t validate_samples = 50;  ///< 0: the whole split
   int64_t validate_rollouts = 2;  ///< 0: none; of tasks without time none
   double validate_share = 0.1;    ///< of a run's time; 1: no limit
-  BestBy best = BestBy::automatic;
+  /// What the best checkpoint has the lowest of, in validation: "loss", the error of one prediction;
+  /// "rollout", that of rollouts; "auto", of rollouts where there are any. Else a metric, of which it has the
+  /// best.
+  std::string best = "auto";
   int64_t checkpoint_every = 1000;  ///< 0: only at the end
   int64_t keep_checkpoints = 2;
   int64_t stop_before_limit = 120;  ///< seconds; 0: off
@@ -312,8 +311,10 @@ std::string to_toml(const Config& config);
 
 /// Trajectories that a validation rolls out; 0 for tasks without time.
 int64_t validated_rollouts(const Config& config);
-/// Whether rollouts choose the best checkpoint.
+/// Whether rollouts' errors choose the best checkpoint.
 bool best_by_rollout(const Config& config);
+/// The metric that chooses it (best_metric.h); empty: errors do.
+std::string best_metric(const Config& config);
 
 /// Throws ConfigError unless `config` names a data file, which only training needs.
 void require_data_path(const Config& config);

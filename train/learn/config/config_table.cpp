@@ -253,9 +253,9 @@ constexpr ConfigKey kKeys[] = {
     {"train", "validate_share", FloatKey{at<&TrainConfig::validate_share>, 0.001, 1}, "", kFree,
      "Largest fraction of a run's time for validation: rollouts are cut, then validations left out; 1, or "
      "train.patience, for no limit"},
-    {"train", "best", choice<&TrainConfig::best>(kBests), "", kFree,
-     "What the best checkpoint has the lowest of: the validation error of one prediction (loss), that of "
-     "rollouts, or of rollouts if there are any"},
+    {"train", "best", TextKey{at<&TrainConfig::best>, true, "auto, loss, rollout or a metric"}, "", kFree,
+     "What chooses the best checkpoint: error of one prediction (loss), of rollouts (auto: if any), or a "
+     "metric: auc, rmse of FIELD"},
     {"train", "checkpoint_every", IntegerKey{at<&TrainConfig::checkpoint_every>, 0, kMany}, "steps", kFree,
      "Steps between checkpoints, 0 for a checkpoint at the end only"},
     {"train", "keep_checkpoints", IntegerKey{at<&TrainConfig::keep_checkpoints>, 1, 1'000'000}, "files",

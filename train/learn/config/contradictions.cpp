@@ -175,10 +175,11 @@ class Checks {
            {"train.validate_rollouts", "task.name"},
            fmt::format("0 with task.name = \"{}\", which has no time", name_of(config_.task.name)),
            "set train.validate_rollouts = 0, or another task.name");
-    refuse(over_time && train.best == BestBy::rollout && train.validate_rollouts == 0,
-           {"train.best", "train.validate_rollouts"}, "\"auto\" or \"loss\" with train.validate_rollouts = 0",
+    const bool rolls = train.best == "rollout" || !best_metric(config_).empty();
+    refuse(over_time && rolls && train.validate_rollouts == 0, {"train.best", "train.validate_rollouts"},
+           "\"auto\" or \"loss\" with train.validate_rollouts = 0",
            "set train.validate_rollouts = 1 or more");
-    refuse(!over_time && train.best == BestBy::rollout, {"train.best", "task.name"},
+    refuse(!over_time && train.best == "rollout", {"train.best", "task.name"},
            fmt::format("\"auto\" or \"loss\" with task.name = \"{}\", which has no time",
                        name_of(config_.task.name)),
            "set train.best = \"auto\", or another task.name");

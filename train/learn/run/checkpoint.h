@@ -34,6 +34,8 @@ struct RunState {
   double best_valid_error = std::numeric_limits<double>::infinity();
   double last_valid_rollout = std::numeric_limits<double>::quiet_NaN();  ///< with train.validate_rollouts
   double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with best_by_rollout
+  double last_valid_metric = std::numeric_limits<double>::quiet_NaN();   ///< with best_metric
+  double best_valid_metric = std::numeric_limits<double>::quiet_NaN();   ///< likewise, of the best model
   int64_t best_step = -1;
   /// The run's ValidationPlan, once it is made: measured times must not change a resumed run.
   int64_t validation_interval = 0;     ///< in units of train.validate_every; 0: not made

@@ -136,6 +136,10 @@ void each_number(Numbers& numbers, RunState& s, const Config& config) {
         "best_valid_rollout", s.best_valid_rollout, [](double error) { return error >= 0.0; },
         "a number of at least 0");
   }
+  if (numbers.has("best_valid_metric", !best_metric(config).empty())) {
+    numbers.real("last_valid_metric", s.last_valid_metric, any, "");
+    numbers.real("best_valid_metric", s.best_valid_metric, any, "");
+  }
   if (!numbers.has("loss_scale", config.precision == DType::f16)) return;
   numbers.real("loss_scale", o.loss_scale, scale, "a finite number above 0");
   numbers.real("last_skipped_scale", o.last_skipped_scale, scale, "a finite number above 0");

@@ -56,6 +56,7 @@ std::string_view name_of(Verdict kind) {
 RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
   const auto untrained = static_cast<double>(learns_normalizers(config) ? config.normalize.warmup_steps : 0);
   const bool by_rollout = best_by_rollout(config);
+  const std::string metric = best_metric(config);
   const Row *first = nullptr, *last = nullptr, *loss = nullptr;
   std::optional<Figure> best;
   bool rolled_out = false;
@@ -69,7 +70,8 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
     last = &row;
     rolled_out = rolled_out || row.contains("valid_rollout");
     const Figure figure = figure_of(row, by_rollout);
-    if (std::isfinite(figure.error) && is_better(figure, best)) best = figure;
+    const bool better = metric.empty() ? is_better(figure, best) : value_of(row, "valid_metric_best") == 1.0;
+    if (std::isfinite(figure.error) && better) best = figure;
   }
   RunVerdict verdict;
   const auto say = [&](Verdict kind, std::string text) {
@@ -85,6 +87,8 @@ RunVerdict verdict_of(std::span<const Row> metrics, const Config& config) {
                                      : "unknown: no validation of a trained model");
   verdict.last_step = static_cast<int64_t>(last->at("step"));
   const double end = last->at("valid_error");
+  if (std::isfinite(end) && !best && !metric.empty())
+    return say(Verdict::not_finite, fmt::format("not finite: {} of all validations", metric));
   if (!std::isfinite(end) || !best)
     return say(Verdict::not_finite,
                fmt::format("not finite: the validation error at step {}", verdict.last_step));

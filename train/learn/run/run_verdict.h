@@ -21,7 +21,8 @@ struct RunVerdict {
   };
   Kind kind = Kind::unknown;
   std::string text;  ///< "learned: ...", with the figures, for people
-  /// Of the best model's error over that of the baseline, by what best_by_rollout says; NaN: unknown.
+  /// Of the best model's error over that of the baseline, by what best_by_rollout says; NaN: unknown. With
+  /// best_metric the best model is that of the metric.
   double ratio = std::nan("");
   int64_t best_step = -1, last_step = -1;  ///< of validations
 

@@ -32,6 +32,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       choose_(std::move(choose)),
       ranks_(options.ranks != nullptr ? *options.ranks : alone_),
       task_(make_task(config, Dataset::open(config.data.path))),
+      best_metric_(best_metric_of(config, task_.metrics())),
       model_(make_model(config.model, task_.sizes())),
       normalizers_(config.normalize.mode == NormalizeMode::dataset
                        ? task_.dataset_normalizers(noise_of(config))

@@ -9,6 +9,7 @@
 #include <meshgrad/train/learn/run/run_log.h>
 #include <meshgrad/train/learn/run/step_trace.h>
 #include <meshgrad/train/learn/run/train_options.h>
+#include <meshgrad/train/learn/run/validation.h>
 #include <meshgrad/train/learn/run/window_sum.h>
 
 #include <chrono>
@@ -63,7 +64,16 @@ class Trainer {
   bool out_of_patience() const;
   bool validate_start();
   bool validate(bool may_be_best = true);
-  bool lower_than_best(double error, double rollout) const;
+  /// What a validation finds.
+  struct Found {
+    Validation samples;
+    std::optional<ValidationRollouts> rollouts;
+    std::optional<ValidationMetric> metric;  // that chooses the best
+  };
+  std::optional<Found> find_errors(const Tensor& average, bool trained);
+  void keep_as_best(const Found& found);
+  bool better_than_best() const;
+  std::string best_by() const;
   int64_t validate_every() const;
   bool plan_validations(double seconds_of_samples);
   double seconds_of_step(double seconds_of_samples);
@@ -84,6 +94,7 @@ class Trainer {
   Ranks alone_;  // without options.ranks
   Ranks& ranks_;
   Task task_;
+  std::optional<RankedMetric> best_metric_;  // that chooses the best
   Model model_;
   Normalizers normalizers_;         // before the loader, whose worker reads them
   std::optional<MeshParts> parts_;  // where meshes are cut into parts

@@ -36,54 +36,78 @@ bool Trainer::validate_start() {
   return !state_.validation_due;
 }
 
+/// Nothing when the observer stopped it. Of an untrained model neither rollouts nor metrics say anything.
+std::optional<Trainer::Found> Trainer::find_errors(const Tensor& average, bool trained) {
+  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
+  const std::function<bool()>& stop = options_.observer.stop;
+  const Stopwatch watch;
+  std::optional<Validation> samples = validate_model(runtime_, ranks_, task_, model_, average, normalizers_,
+                                                     config_, stop, options_.long_batch, parts);
+  if (!samples) return std::nullopt;
+  Found found{.samples = *samples, .rollouts = {}, .metric = {}};
+  if (!trained) return found;
+  const bool rolls = validated_rollouts(config_) > 0;
+  if (best_metric_ && !rolls) {
+    found.metric = validation_metric(runtime_, ranks_, task_, model_, average, normalizers_, config_,
+                                     best_metric_->key, stop, parts);
+    if (!found.metric) return std::nullopt;
+  }
+  if (!plan_validations(watch.seconds())) return std::nullopt;
+  if (!rolls) return found;
+  found.rollouts = validation_rollouts(runtime_, ranks_, task_, model_, average, normalizers_, config_,
+                                       state_.rollout_steps, stop, parts);
+  if (!found.rollouts) return std::nullopt;
+  if (best_metric_) found.metric = {value_of(best_metric_->key, {}, found.rollouts->fields), {}};
+  return found;
+}
+
 /// False when the observer stopped it.
 bool Trainer::validate(bool may_be_best) {
   if (warming_up()) return true;
   const Span span("validation");
   pause();
-  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
-  const std::function<bool()>& stop = options_.observer.stop;
-  const Tensor& average = optimizer_->average();
   const Stopwatch watch;
-  const std::optional<Validation> found = validate_model(
-      runtime_, ranks_, task_, model_, average, normalizers_, config_, stop, options_.long_batch, parts);
+  const std::optional<Found> found = find_errors(optimizer_->average(), may_be_best);
   if (!found) return false;
+  const Validation& samples = found->samples;
   MetricsRow row{{"step", state_.step},
-                 {"valid_loss", found->loss},
-                 {"valid_error", found->error},
-                 {"valid_baseline", found->baseline}};
-  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", found->loss},
-                                                      {"valid/error", found->error}};
+                 {"valid_loss", samples.loss},
+                 {"valid_error", samples.error},
+                 {"valid_baseline", samples.baseline}};
+  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", samples.loss},
+                                                      {"valid/error", samples.error}};
   std::string text = fmt::format("step {}: validation error {:.4g}, baseline {:.4g}", state_.step,
-                                 found->error, found->baseline);
-  double rollout = std::nan("");
-  if (may_be_best) {  // rollouts of an untrained model say nothing
-    if (!plan_validations(watch.seconds())) return false;
-    if (validated_rollouts(config_) > 0) {
-      const std::optional<ValidationRollouts> rollouts = validation_rollouts(
-          runtime_, ranks_, task_, model_, average, normalizers_, config_, state_.rollout_steps, stop, parts);
-      if (!rollouts) return false;
-      rollout = rollouts->error;
-      row.insert(row.end(), {{"valid_rollout", rollout},
-                             {"valid_rollout_baseline", rollouts->baseline},
-                             {"valid_rollout_steps", rollouts->steps}});
-      scalars.emplace_back("valid/rollout", rollout);
-      text += fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollout, rollouts->baseline);
-    }
+                                 samples.error, samples.baseline);
+  state_.last_valid_loss = samples.loss;
+  state_.last_valid_error = samples.error;
+  state_.last_valid_rollout = state_.last_valid_metric = std::nan("");
+  if (found->rollouts) {
+    const ValidationRollouts& rollouts = *found->rollouts;
+    state_.last_valid_rollout = rollouts.error;
+    row.insert(row.end(), {{"valid_rollout", rollouts.error},
+                           {"valid_rollout_baseline", rollouts.baseline},
+                           {"valid_rollout_steps", rollouts.steps}});
+    scalars.emplace_back("valid/rollout", rollouts.error);
+    text += fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollouts.error, rollouts.baseline);
   }
-  state_.last_valid_loss = found->loss;
-  state_.last_valid_error = found->error;
-  state_.last_valid_rollout = rollout;
+  if (found->metric) {
+    state_.last_valid_metric = found->metric->value;
+    scalars.emplace_back("valid/" + best_metric_->key, found->metric->value);
+    text += fmt::format("; {} {:.4g}", best_metric_->key, found->metric->value);
+    if (!found->metric->why_nan.empty()) text += fmt::format(" ({})", found->metric->why_nan);
+  }
+  const bool better = may_be_best && better_than_best();
+  if (found->metric)
+    row.insert(row.end(), {{"valid_metric", found->metric->value}, {"valid_metric_best", better}});
   flush_log();
   if (log_) log_->write(row, scalars);
-  const bool better = may_be_best && lower_than_best(found->error, rollout);
   RunEvent::Fields fields{row.begin() + 1, row.end()};
-  fields.emplace_back("best", better);
-  tell(RunEventKind::validation, text + (better ? " (best so far)" : ""), std::move(fields));
+  fields.insert(fields.end(), {{"best", better}, {"best_by", best_by()}});
+  const std::string by = best_metric_ ? " by " + best_metric_->key : "";
+  tell(RunEventKind::validation, text + (better ? fmt::format(" (best so far{})", by) : ""),
+       std::move(fields));
   if (better) {
-    state_.best_valid_loss = found->loss;
-    state_.best_valid_error = found->error;
-    if (best_by_rollout(config_) && is_finite(rollout)) state_.best_valid_rollout = rollout;
+    keep_as_best(*found);
     state_.best_step = state_.step;
     save(true);
   }
@@ -91,12 +115,30 @@ bool Trainer::validate(bool may_be_best) {
   return true;
 }
 
-/// By rollouts, unless all so far have diverged.
-bool Trainer::lower_than_best(double error, double rollout) const {
+void Trainer::keep_as_best(const Found& found) {
+  state_.best_valid_loss = found.samples.loss;
+  state_.best_valid_error = found.samples.error;
+  if (best_by_rollout(config_) && found.rollouts && is_finite(found.rollouts->error))
+    state_.best_valid_rollout = found.rollouts->error;
+  if (found.metric) state_.best_valid_metric = found.metric->value;
+}
+
+/// The last validation: by its metric; by rollouts, unless all so far have diverged; or by its error.
+bool Trainer::better_than_best() const {
+  const double error = state_.last_valid_error, rollout = state_.last_valid_rollout;
+  if (best_metric_)
+    return is_finite(error) && is_finite(state_.last_valid_metric) &&
+           best_metric_->is_better(state_.last_valid_metric, state_.best_valid_metric);
   const bool by_rollout =
       best_by_rollout(config_) && (is_finite(rollout) || is_finite(state_.best_valid_rollout));
   return by_rollout ? rollout < state_.best_valid_rollout && is_finite(error)
                     : error < state_.best_valid_error;
+}
+
+/// What chooses the best, as train.best has it.
+std::string Trainer::best_by() const {
+  if (best_metric_) return best_metric_->key;
+  return best_by_rollout(config_) ? "rollout" : "loss";
 }
 
 int64_t Trainer::validate_every() const {
@@ -183,11 +225,13 @@ void Trainer::validate_best_again(const std::filesystem::path& resumed) {
       saved.validate_share != config_.train.validate_share) {
     state_.validation_interval = state_.rollout_steps = 0;
     state_.best_valid_rollout = std::numeric_limits<double>::infinity();
+    if (validated_rollouts(config_) > 0) state_.best_valid_metric = std::nan("");
   }
-  const bool by_rollout = best_by_rollout(config_);
-  if (state_.best_step < 0 || config_.train.validate_every == 0 ||
-      is_finite(by_rollout ? state_.best_valid_rollout : state_.best_valid_error))
-    return;
+  if (!best_metric_ || saved.best != config_.train.best) state_.best_valid_metric = std::nan("");
+  const double figure = best_metric_               ? state_.best_valid_metric
+                        : best_by_rollout(config_) ? state_.best_valid_rollout
+                                                   : state_.best_valid_error;
+  if (state_.best_step < 0 || config_.train.validate_every == 0 || is_finite(figure)) return;
   const std::string best = fmt::format("the best checkpoint, of step {}", state_.best_step);
   const auto step_of_best = [&]() -> int64_t {
     if (!path_exists(folder_.best())) return -1;
@@ -202,25 +246,16 @@ void Trainer::validate_best_again(const std::filesystem::path& resumed) {
     state_.best_valid_error = std::numeric_limits<double>::infinity();
     tell(RunEventKind::settings, best + ", cannot be compared: the next validation is the best");
   } else {
-    const std::function<bool()>& stop = options_.observer.stop;
-    MeshParts* const parts = parts_ ? &*parts_ : nullptr;
-    const Stopwatch watch;
-    const auto found = validate_model(runtime_, ranks_, task_, model_, {}, normalizers_, config_, stop,
-                                      options_.long_batch, parts);
-    std::optional<ValidationRollouts> rollouts;
-    if (found && plan_validations(watch.seconds()) && by_rollout)
-      rollouts = validation_rollouts(runtime_, ranks_, task_, model_, {}, normalizers_, config_,
-                                     state_.rollout_steps, stop, parts);
-    if (found && (rollouts || !by_rollout)) {
-      state_.best_valid_error = found->error;
-      if (rollouts && is_finite(rollouts->error)) state_.best_valid_rollout = rollouts->error;
-      tell(RunEventKind::settings,
-           fmt::format(
-               "{}, is validated again, as this run compares other figures: error {:.4g}, baseline {:.4g}{}",
-               best, found->error, found->baseline,
-               rollouts
-                   ? fmt::format("; rollouts {:.4g}, baseline {:.4g}", rollouts->error, rollouts->baseline)
-                   : std::string()));
+    if (const std::optional<Found> found = find_errors({}, true)) {
+      keep_as_best(*found);
+      std::string text = fmt::format(
+          "{}, is validated again, as this run compares other figures: error {:.4g}, baseline {:.4g}", best,
+          found->samples.error, found->samples.baseline);
+      if (found->rollouts)
+        text += fmt::format("; rollouts {:.4g}, baseline {:.4g}", found->rollouts->error,
+                            found->rollouts->baseline);
+      if (found->metric) text += fmt::format("; {} {:.4g}", best_metric_->key, found->metric->value);
+      tell(RunEventKind::settings, text);
     }
   }
   load_checkpoint(resumed, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);

@@ -233,25 +233,50 @@ double mean_relative_error(std::span<const FieldError> fields) {
   return first * std::exp(logarithms / count);
 }
 
+namespace {
+
+/// Evaluates while the model has the weights of `average`, if there is one.
+Evaluation evaluate_average(const TrainedModel& trained, const Tensor& average, Ranks& ranks,
+                            EvaluateOptions options) {
+  const std::function<bool()> stop = options.stop;
+  if (trained.parts == nullptr) {
+    options.ranks = &ranks;
+  } else {  // all compute each mesh together
+    options.stop = [&] { return agree(ranks, stop && stop(), "validation"); };
+  }
+  return with_weights(trained.runtime, trained.model.parameters, average,
+                      [&] { return trained.task.evaluate(trained, options); });
+}
+
+}  // namespace
+
+std::optional<ValidationMetric> validation_metric(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                  const Model& model, const Tensor& average,
+                                                  const Normalizers& normalizers, const Config& config,
+                                                  const std::string& key, const std::function<bool()>& stop,
+                                                  MeshParts* parts) {
+  const Evaluation result =
+      evaluate_average({runtime, task, model, normalizers, config.precision, parts}, average, ranks,
+                       {.split = config.data.valid_split, .stop = stop, .nearest_case = false});
+  if (result.stopped) return std::nullopt;
+  ValidationMetric metric{value_of(key, result.metrics, result.fields), {}};
+  if (std::isnan(metric.value) && !result.notes.empty()) metric.why_nan = result.notes.front();
+  return metric;
+}
+
 std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& ranks, const Task& task,
                                                       const Model& model, const Tensor& average,
                                                       const Normalizers& normalizers, const Config& config,
                                                       int64_t steps, const std::function<bool()>& stop,
                                                       MeshParts* parts) {
-  EvaluateOptions options{.split = config.data.valid_split,
-                          .stride = std::numeric_limits<int32_t>::max(),  // rollouts are asked for
-                          .boundary = config.rollout.boundary,
-                          .trajectories = config.train.validate_rollouts,
-                          .steps = steps,
-                          .stop = stop};
-  if (parts == nullptr) {
-    options.ranks = &ranks;
-  } else {  // all compute each mesh together
-    options.stop = [&] { return agree(ranks, stop && stop(), "validation"); };
-  }
-  const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
   const Evaluation result =
-      with_weights(runtime, model.parameters, average, [&] { return task.evaluate(trained, options); });
+      evaluate_average({runtime, task, model, normalizers, config.precision, parts}, average, ranks,
+                       {.split = config.data.valid_split,
+                        .stride = std::numeric_limits<int32_t>::max(),  // rollouts are asked for
+                        .boundary = config.rollout.boundary,
+                        .trajectories = config.train.validate_rollouts,
+                        .steps = steps,
+                        .stop = stop});
   if (result.stopped) return std::nullopt;
   const RolloutErrors& rollouts = result.dynamics.value().rollouts.back();
   std::vector<FieldError> fields = rollouts.fields;
@@ -260,7 +285,7 @@ std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& r
     field.rmse = field.baseline_rmse;
     field.relative_l2 = field.baseline_relative_l2;
   }
-  return ValidationRollouts{error, mean_relative_error(fields), rollouts.steps};
+  return ValidationRollouts{error, mean_relative_error(fields), rollouts.steps, rollouts.fields};
 }
 
 std::vector<int64_t> validated_lengths(const Task& task, const Config& config) {

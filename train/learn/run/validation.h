@@ -49,6 +49,7 @@ struct ValidationRollouts {
   double error = 0.0;
   double baseline = 0.0;  ///< that nothing changes
   int64_t steps = 0;      ///< of the longest
+  std::vector<FieldError> fields;
 };
 
 /// Of the rollouts of train.validate_rollouts, which the ranks share, over `steps` steps at most (0: all).
@@ -58,6 +59,18 @@ std::optional<ValidationRollouts> validation_rollouts(Runtime& runtime, Ranks& r
                                                       const Normalizers& normalizers, const Config& config,
                                                       int64_t steps, const std::function<bool()>& stop,
                                                       MeshParts* parts = nullptr);
+
+/// The value of a metric over the whole validation split, as Task::evaluate has it, of a task without time.
+struct ValidationMetric {
+  double value = 0.0;
+  std::string why_nan;  ///< what the evaluation notes of a value that is NaN
+};
+/// With `average` and `stop` as above.
+std::optional<ValidationMetric> validation_metric(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                  const Model& model, const Tensor& average,
+                                                  const Normalizers& normalizers, const Config& config,
+                                                  const std::string& key, const std::function<bool()>& stop,
+                                                  MeshParts* parts = nullptr);
 
 /// How often is validated, and how far, so that it takes at most train.validate_share of a run.
 struct ValidationPlan {

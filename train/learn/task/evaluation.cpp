@@ -306,21 +306,27 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
   const MeshTask& task = mesh_;
   Evaluation result = begin_evaluation(task, options);
   const ErrorSums zeros(1, FieldErrors(task));
-  const NearestCase nearest(task);
+  std::optional<NearestCase> nearest;
+  if (options.nearest_case) nearest.emplace(task);
+  bool stopped = false;
   const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
     if (options.progress && i % 100 == 0)
       options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));
+    stopped = stopped || (options.stop && options.stop());
     ErrorSums errors = zeros;
+    if (stopped) return errors;
     const TrajectoryView trajectory = task.dataset.trajectory(options.split, i);
     const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
     const std::vector<float> mean = task.mean_values(trajectory.mesh());
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const FieldState truth = task.state_at(trajectory, t);
       errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask, mean,
-                         nearest.values(trajectory, t));
+                         nearest ? nearest->values(trajectory, t) : std::vector<float>());
     }
     return errors;
   });
+  Ranks alone;
+  result.stopped = agree(options.ranks != nullptr ? *options.ranks : alone, stopped, "evaluation");
   result.fields = sums.front().fields();
   result.baseline = baseline_name(task);
   return result;

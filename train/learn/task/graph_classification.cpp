@@ -104,11 +104,12 @@ PredictedTable GraphClassification::table(const TrainedModel& trained, const Eva
 
 Evaluation GraphClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
   ClassPredictions predictions(sizes.outputs);
-  predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
+  const bool stopped = predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
     predictions.add(label_of(options.split, sample), row);
   });
   Evaluation result{.split = options.split, .trajectories = evaluated(options), .targets = label_.name};
-  predictions.write("graphs", result);
+  result.stopped = stopped;
+  if (!stopped) predictions.write("graphs", result);
   return result;
 }
 

@@ -28,6 +28,7 @@ class GraphClassification : public GraphTask {
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
   static double error_of(double mean) { return mean; }
+  static std::vector<RankedMetric> metrics() { return class_metrics(); }
   std::vector<GivenTensor> given(const Batch&) const { return {}; }
   GraphClassification for_validation() const { return *this; }
   Normalizers online_normalizers() const { return inputs_.online_normalizers(0); }

@@ -153,7 +153,7 @@ Evaluation GraphRegression::evaluate(const TrainedModel& trained, const Evaluate
   }
   for (size_t c = 0; c < spread.width(); ++c) mean.push_back(static_cast<float>(spread.mean(c)));
   FieldErrors errors(targets_, centres);
-  predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
+  const bool stopped = predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
     std::vector<float> ours;
     for (const double value : in_units(trained.normalizers.targets, row))
       ours.push_back(static_cast<float>(value));
@@ -166,7 +166,8 @@ Evaluation GraphRegression::evaluate(const TrainedModel& trained, const Evaluate
           .trajectories = evaluated(options),
           .targets = names,
           .fields = errors.fields(),
-          .baseline = fmt::format("the mean of split {} of these data", dataset.statistics_split())};
+          .baseline = fmt::format("the mean of split {} of these data", dataset.statistics_split()),
+          .stopped = stopped};
 }
 
 }  // namespace meshgrad

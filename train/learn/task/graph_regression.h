@@ -29,6 +29,7 @@ class GraphRegression : public GraphTask {
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
   static double error_of(double mean);
+  std::vector<RankedMetric> metrics() const { return field_metrics(targets_); }
   std::vector<GivenTensor> given(const Batch& batch) const;
   GraphRegression for_validation() const { return *this; }
   Normalizers online_normalizers() const { return inputs_.online_normalizers(sizes.outputs); }

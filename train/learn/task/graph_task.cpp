@@ -69,7 +69,7 @@ int64_t GraphTask::evaluated(const EvaluateOptions& options) const {
   return options.trajectories > 0 ? std::min(options.trajectories, size) : size;
 }
 
-void GraphTask::predict_each(const TrainedModel& trained, const EvaluateOptions& options,
+bool GraphTask::predict_each(const TrainedModel& trained, const EvaluateOptions& options,
                              const std::function<void(const Sample&, std::span<const double>)>& one) const {
   constexpr int64_t kMostRows = 1 << 18;  // nodes and edges of a batch; a larger graph is one alone
   const SplitSamples all = samples(options.split);
@@ -100,6 +100,7 @@ void GraphTask::predict_each(const TrainedModel& trained, const EvaluateOptions&
   Ranks& ranks = options.ranks != nullptr ? *options.ranks : alone;
   const auto size = static_cast<size_t>(ranks.size());
   for (size_t begin = 0; begin < batches.size(); begin += size) {
+    if (options.stop && agree(ranks, options.stop(), "evaluation")) return true;
     const auto round = std::span(batches).subspan(begin, std::min(size, batches.size() - begin));
     std::vector<std::vector<double>> predicted(size);
     for (size_t rank = 0; rank < round.size(); ++rank) predicted[rank].resize(round[rank].size() * width);
@@ -113,6 +114,7 @@ void GraphTask::predict_each(const TrainedModel& trained, const EvaluateOptions&
       for (size_t i = 0; i < round[rank].size(); ++i)
         one(round[rank][i], std::span<const double>(predicted[rank]).subspan(i * width, width));
   }
+  return false;
 }
 
 void drop_first_frames(PredictedTable& table) {

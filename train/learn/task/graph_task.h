@@ -3,6 +3,7 @@
 // one frame; the model pools the values of its nodes (model.pool).
 #pragma once
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/best_metric.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/graph_inputs.h>
 #include <meshgrad/train/learn/task/prediction.h>
@@ -43,8 +44,8 @@ class GraphTask {
   std::vector<TaskWarning> data_warnings() const;
   std::vector<GivenGraph> graphs_of(std::string_view split, const std::vector<Sample>& samples) const;
   /// Calls `one` with what the model gives for each sample of a split, [outputs], in order. The ranks of
-  /// `options` share the samples; each gets all of them.
-  void predict_each(const TrainedModel& trained, const EvaluateOptions& options,
+  /// `options` share the samples; each gets all of them. True: stopped by options.stop.
+  bool predict_each(const TrainedModel& trained, const EvaluateOptions& options,
                     const std::function<void(const Sample&, std::span<const double> row)>& one) const;
   /// Trajectories that predict_each visits.
   int64_t evaluated(const EvaluateOptions& options) const;

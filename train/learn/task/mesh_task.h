@@ -4,6 +4,7 @@
 // MeshDynamics and SteadyField hold one; Task::mesh() gives it to programs that are about meshes.
 #pragma once
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/best_metric.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/training_loss.h>
@@ -55,6 +56,7 @@ class MeshTask {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
   DataError no_loss() const;
+  std::vector<RankedMetric> metrics() const { return field_metrics(fields.targets); }
   /// Compares the prediction of one sample, rows [nodes, outputs] on the host, with the sample's rows of a
   /// batch without noise, and what the baseline predicts. Nothing for meshes in memory, which have no
   /// statistics.

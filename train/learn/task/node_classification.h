@@ -6,6 +6,7 @@
 // (2017), section 3.1.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/learn/task/best_metric.h>
 #include <meshgrad/train/learn/task/class_weights.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/graph_inputs.h>
@@ -56,6 +57,7 @@ class NodeClassification {
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
   static double error_of(double mean) { return mean; }
+  static std::vector<RankedMetric> metrics() { return class_metrics(); }
   std::vector<GivenTensor> given(const Batch&) const { return {}; }
   NodeClassification for_validation() const { return *this; }
   Normalizers online_normalizers() const { return inputs_.online_normalizers(0); }

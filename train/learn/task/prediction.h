@@ -66,9 +66,11 @@ struct EvaluateOptions {
   int64_t trajectories = 0;            ///< the first of the split; 0: all
   int64_t steps = 0;                   ///< MeshDynamics: of rollouts, at most; 0: to the end of the data
   std::function<void(const std::string&)> progress;
-  /// MeshDynamics: asked before each step of a rollout; once it is true, the result is `stopped`. Of ranks
-  /// that compute each mesh together, it is asked on all of them, and says the same.
+  /// Asked before each step of a rollout, each steady mesh and each batch of graphs; once it is true, the
+  /// result is `stopped`. Of ranks that compute each mesh together, it is asked on all of them, and says the
+  /// same.
   std::function<bool()> stop = {};
+  bool nearest_case = true;  ///< SteadyField: compares with NearestCase, too
   /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
   /// the same result; null: this one alone. The result does not depend on their number.
   Ranks* ranks = nullptr;

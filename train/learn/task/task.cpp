@@ -7,7 +7,9 @@
 
 namespace meshgrad {
 
-Task make_task(const Config& config, const Dataset& dataset) {
+namespace {
+
+Task make_any_task(const Config& config, const Dataset& dataset) {
   const bool keys = has_dropout(config.model);
   if (config.task.name == TaskName::steady_field)
     return Task(SteadyField(dataset, config.data, config.loss), keys);
@@ -17,6 +19,14 @@ Task make_task(const Config& config, const Dataset& dataset) {
   if (config.task.name == TaskName::graph_classification)
     return Task(GraphClassification(dataset, config), keys);
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
+}
+
+}  // namespace
+
+Task make_task(const Config& config, const Dataset& dataset) {
+  Task task = make_any_task(config, dataset);
+  best_metric_of(config, task.metrics());
+  return task;
 }
 
 const MeshTask* Task::find_mesh() const {

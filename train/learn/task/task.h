@@ -142,6 +142,10 @@ class Task {
   std::string describe_sampling(std::string_view split, double visits) const {
     return visit_shared([&](const auto& task) { return task.describe_sampling(split, visits); });
   }
+  /// The metrics of `evaluate` that may choose the best model.
+  std::vector<RankedMetric> metrics() const {
+    return visit_shared([](const auto& task) { return task.metrics(); });
+  }
   /// Errors over a split, in physical units: see evaluate in evaluation.h.
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
     return visit([&](const auto& task) { return task.evaluate(trained, options); });
@@ -158,7 +162,8 @@ class Task {
   bool node_keys_;
 };
 
-/// The task that task.name names. Throws ConfigError for fields that do not fit it.
+/// The task that task.name names. Throws ConfigError for fields that do not fit it, and for a train.best that
+/// is none of its metrics.
 Task make_task(const Config& config, const Dataset& dataset);
 
 /// A training batch in memory of its own on the runtime's device.

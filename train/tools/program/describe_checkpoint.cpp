@@ -16,7 +16,7 @@
 namespace meshgrad::cli {
 namespace {
 
-std::string losses_text(const RunState& state) {
+std::string losses_text(const RunState& state, const Config& config) {
   std::string text;
   const auto add = [&](std::string_view name, double value, const std::string& more = "") {
     if (std::isfinite(value))
@@ -26,6 +26,8 @@ std::string losses_text(const RunState& state) {
   add("validation", state.last_valid_loss);
   add("best validation", state.best_valid_loss, fmt::format(" (step {})", state.best_step));
   add("validation error", state.last_valid_error);
+  const std::string metric = best_metric(config);
+  if (!metric.empty()) add("validation " + metric, state.last_valid_metric);
   add("best", state.best_valid_error, fmt::format(" (step {})", state.best_step));
   add("rollouts", state.last_valid_rollout);
   if (text.empty()) text = "none yet";
@@ -95,7 +97,7 @@ std::string describe_checkpoint(const std::string& path) {
   text += "trained   " + trained_text(view, state, config.train);
   if (state.optimizer.skipped > 0) text += fmt::format(", {} skipped", state.optimizer.skipped);
   if (state.micro > 0) text += fmt::format(", and {} of the next", counted(state.micro, "batch", "batches"));
-  text += "\nlosses    " + losses_text(state) + "\n";
+  text += "\nlosses    " + losses_text(state, config) + "\n";
   text += fmt::format("task      {}\n", name_of(config.task.name));
   text += fmt::format("model     {}, width {}, {}, {} weights, {}\n", name_of(config.model.name),
                       config.model.width, counted(config.model.blocks, "block"), weights,

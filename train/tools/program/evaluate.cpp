@@ -37,20 +37,27 @@ RunState state_of(const std::filesystem::path& checkpoint) {
 }
 
 /// What a user should know of last.safetensors beside the best, which is evaluated; empty: nothing.
-std::string note_of_last(const EvaluateCommand& command, const std::filesystem::path& best) {
+std::string note_of_last(const EvaluateCommand& command, const std::filesystem::path& best,
+                         const std::optional<RankedMetric>& metric) {
   const std::filesystem::path last = best.parent_path() / "last.safetensors";
   if (command.checkpoint != "best" || !path_exists(last)) return "";
   try {
     const RunState ours = state_of(best), theirs = state_of(last);
-    const bool rolled = std::isfinite(ours.last_valid_rollout) && std::isfinite(theirs.last_valid_rollout);
-    const double best_figure = rolled ? ours.last_valid_rollout : ours.last_valid_error;
-    const double last_figure = rolled ? theirs.last_valid_rollout : theirs.last_valid_error;
-    if (!(last_figure < best_figure)) return "";
+    const bool rolled =
+        !metric && std::isfinite(ours.last_valid_rollout) && std::isfinite(theirs.last_valid_rollout);
+    const auto figure_of = [&](const RunState& state) {
+      if (metric) return state.last_valid_metric;
+      return rolled ? state.last_valid_rollout : state.last_valid_error;
+    };
+    const double best_figure = figure_of(ours), last_figure = figure_of(theirs);
+    const RankedMetric ranked =
+        metric.value_or(RankedMetric{rolled ? "relative error of rollouts" : "error"});
+    if (std::isnan(best_figure) || !ranked.is_better(last_figure, best_figure)) return "";
     return fmt::format(
         "checkpoints/last, of step {}, is better by its last validation: {} {:.4g} against {:.4g}; evaluate "
         "it "
         "with --checkpoint last",
-        theirs.step, rolled ? "relative error of rollouts" : "error", last_figure, best_figure);
+        theirs.step, ranked.key, last_figure, best_figure);
   } catch (const DataError&) {
     return "";  // a damaged last is no matter of the best
   }
@@ -148,7 +155,8 @@ int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
   if (!together) options.ranks = &ranks;
   const Evaluation result = evaluate(predictor, options);
   if (!ranks.first()) return kExitOk;
-  const std::string note = note_of_last(command, checkpoint);
+  const std::string note =
+      note_of_last(command, checkpoint, best_metric_of(config, predictor.task().metrics()));
   if (command.json) {
     print_result(to_json(result, predictor.step(), !note.empty()));
   } else {

@@ -70,6 +70,7 @@ std::string to_json(const TrainResult& result, const Config& config, double star
                                     {"valid_error", result.state.last_valid_error},
                                     {"best_valid_error", result.state.best_valid_error},
                                     {"best_step", result.state.best_step},
+                                    {"best_valid_metric", result.state.best_valid_metric},
                                     {"validation_share", result.validation_share},
                                     {"skipped_steps", result.state.optimizer.skipped},
                                     {"first_step_seconds", result.first_step_seconds},
@@ -92,9 +93,14 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   if (config.unroll.steps > 1)
     text += fmt::format("unrolled    {} per sample\n", counted(config.unroll.steps, "frame"));
   if (state.best_step >= 0) {
-    text += fmt::format("validation  error {:.4g} (best {:.4g} at step {}), {:.3g} % of the time\n",
-                        state.last_valid_error, state.best_valid_error, state.best_step,
-                        100.0 * result.validation_share);
+    const std::string metric = best_metric(config);
+    if (!metric.empty()) {
+      text += fmt::format("validation  {} {:.4g} (best {:.4g} at step {})\n", metric, state.last_valid_metric,
+                          state.best_valid_metric, state.best_step);
+    }
+    text += fmt::format("validation  error {:.4g} ({} {:.4g} at step {}), {:.3g} % of the time\n",
+                        state.last_valid_error, metric.empty() ? "best" : "of the best",
+                        state.best_valid_error, state.best_step, 100.0 * result.validation_share);
   }
   if (result.first_step_seconds > 0.0) {
     text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
