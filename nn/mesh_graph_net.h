@@ -15,8 +15,11 @@ enum class ConcatOrder : uint8_t {
   sender_receiver_edge,  ///< DeepMind
   edge_sender_receiver   ///< PhysicsNeMo
 };
-/// What the node MLP sums: the edge MLP's output (DeepMind), or that plus the residual (PhysicsNeMo).
+/// What the node MLP reads the sum of: the edge MLP's output (DeepMind), or that plus the residual
+/// (PhysicsNeMo).
 enum class AggregateOrder : uint8_t { before_residual, after_residual };
+/// What a node makes of the values of its edges, column by column.
+using EdgeReduce = GraphPool;
 
 struct MeshGraphNetOptions {
   int64_t width = 128;        ///< of latents and hidden layers
@@ -26,6 +29,7 @@ struct MeshGraphNetOptions {
   Norm norm = Norm::layer;  ///< after each MLP but the decoder
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
+  EdgeReduce reduce = EdgeReduce::sum;  ///< others compute edges op by op on the fused path, too
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in the backward pass
   bool keep_last_edges =

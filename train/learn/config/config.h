@@ -111,6 +111,7 @@ struct ModelConfig {
   Norm norm = Norm::layer;
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
+  EdgeReduce reduce = EdgeReduce::sum;
   GraphPool pool = GraphPool::mean;  ///< of tasks on whole graphs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;

@@ -193,6 +193,8 @@ constexpr ConfigKey kKeys[] = {
     {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixedOfMeshGraphNet,
      "Whether nodes sum edge features before or after the residual is added; weights trained with one are "
      "wrong with the other"},
+    {"model", "reduce", choice<&ModelConfig::reduce>(kPools), "", kFixedOfMeshGraphNet,
+     "How a node combines the values of its edges; mean and max compute edges without fused kernels"},
     {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
      "How the nodes of a graph become one row in front of the decoder: their mean, sum or maximum"},
     {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,

@@ -118,7 +118,8 @@ Description description_of(const Config& config, const Task& task) {
           {"edge_mlp", concatenation.edges},
           {"node_mlp", concatenation.nodes},
           {"residual", {"edges", "nodes"}},
-          {"aggregate", after ? "after_residual" : "before_residual"}};
+          {"aggregate", after ? "after_residual" : "before_residual"},
+          {"reduce", name_of(options.reduce)}};
 }
 
 void check_description(const Description& needed, const Description& got, const std::string& file) {

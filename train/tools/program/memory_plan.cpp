@@ -96,6 +96,10 @@ void add_kernels(MemoryPlan& plan, const std::vector<WorkTrace::Call>& calls, co
     const bool all = has_16_bits(config) && std::none_of(messages.begin(), messages.end(), tells);
     (all ? plan.fused : plan.op_by_op).emplace_back(op.name);
   }
+  // A model that asks for another sum calls none of them for its edges.
+  const bool reduces =
+      config.model.name == ModelName::mesh_graph_net && config.model.reduce != EdgeReduce::sum;
+  if (reduces) plan.op_by_op.emplace_back("edge update");
 }
 
 /// Of what fits, in the configuration's precision if anything does, what takes least time; what recomputes
