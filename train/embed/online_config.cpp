@@ -43,7 +43,8 @@ Config online_config(Config config) {
     throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
                        "raise train.batch instead");
   need_defaults(config,
-                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs"},
+                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
+                 "data.edge_inputs"},
                 "leave it out");
   if (edge_options(config.data) != MeshEdgeOptions{})
     need_defaults(config, {"data.hops", "data.period"}, "leave it out, or train on a packed file");

@@ -26,7 +26,7 @@ using test::npy;
 using test::NpzArrays;
 using test::ScratchDirectory;
 
-constexpr TaskName kBoth[] = {TaskName::graph_regression, TaskName::graph_classification};
+constexpr TaskName kGraphTasks[] = {TaskName::graph_regression, TaskName::graph_classification};
 
 /// Graphs 0 -> 1, 2 -> 1 and 0 -> 0, of 3 and of 1 node, a third as the first; the last is to validate.
 NpzArrays three_graphs() {
@@ -166,7 +166,7 @@ TEST_CASE("fields and labels that do not fit graph tasks are refused") {
 
 TEST_CASE("keys of meshes are refused for graphs, and pools for meshes") {
   const ScratchDirectory scratch;
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config = test::graph_config(scratch.path, "graphs.mgd", name);
     config.data.node_types = 3;  // data.predicted_types, which is unused, has 5
     CHECK(message_of([&] { check_config(config); }).empty());
@@ -247,7 +247,7 @@ TEST_CASE("class weights are in the loss and in its weight") {
 
 TEST_CASE("a table of graphs has classes and probabilities") {
   const ScratchDirectory scratch;
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config =
         test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::small_graphs(20)), name);
     config.train.steps = 2;
@@ -280,7 +280,7 @@ TEST_CASE("a table of graphs has classes and probabilities") {
 TEST_CASE("programs for meshes refuse runs on graphs") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(20));
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config = test::graph_config(scratch.path, data, name);
     config.train.steps = 1;
     config.run.dir = (scratch.path / std::string(name_of(name))).string();
@@ -299,7 +299,7 @@ TEST_CASE("programs for meshes refuse runs on graphs") {
 TEST_CASE("runs on graphs resume, with the bits of any ranks") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(30));
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config = test::graph_config(scratch.path, data, name);
     config.train.steps = 12;
     config.train.validate_every = 4;
@@ -333,7 +333,7 @@ TEST_CASE("runs on graphs resume, with the bits of any ranks") {
 TEST_CASE("validation of graphs does not depend on batches") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(30));
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config = test::graph_config(scratch.path, data, name);
     const auto validate = [&](int64_t batch) {
       Runtime runtime({.threads = 2});
@@ -358,7 +358,7 @@ TEST_CASE("validation of graphs does not depend on batches") {
 TEST_CASE("a device trains on graphs as the CPU does" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(20));
-  for (const TaskName name : kBoth) {
+  for (const TaskName name : kGraphTasks) {
     Config config = test::graph_config(scratch.path, data, name);
     config.model.pool = name == TaskName::graph_regression ? GraphPool::mean : GraphPool::max;
     config.train.batch = 3;

@@ -56,6 +56,7 @@ struct DataConfig {
   std::string train_split = "train";
   std::string valid_split = "valid";
   std::vector<std::string> inputs = {"velocity"};
+  std::vector<std::string> edge_inputs;  ///< fields on edges, behind relative positions
   std::vector<std::string> targets = {"velocity"};
   Prediction predict = Prediction::change;
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`

@@ -134,6 +134,9 @@ constexpr ConfigKey kKeys[] = {
      "Split to validate on"},
     {"data", "inputs", TextListKey{at<&DataConfig::inputs>, 0}, "", kFixed,
      "Fields given to the model at each node, in addition to the node type"},
+    {"data", "edge_inputs", TextListKey{at<&DataConfig::edge_inputs>, 0}, "", kFixed,
+     "Fields given to the model at each edge, in addition to relative positions; each direction has its own "
+     "value"},
     {"data", "targets", TextListKey{at<&DataConfig::targets>}, "", kFixed, "Fields that the model predicts"},
     {"data", "predict", choice<&DataConfig::predict>(kPredictions), "", kFixed,
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 x[t] + "

@@ -91,7 +91,10 @@ class Checks {
            fmt::format("\"none\" or \"max\" with more than {} blocks", kMostGatBlocksSideBySide),
            "set gat.jumping = \"max\", or lower model.blocks");
     const bool on_mesh = find_key("data.world_radius")->applies_to(config_.task.name);
-    refuse(on_mesh && gat.edge_features && gat.score == AttentionScore::gatv2,
+    const bool on_edges = !config_.data.edge_inputs.empty();
+    refuse(on_edges && !gat.edge_features, {"data.edge_inputs", "gat.edge_features"},
+           "[] with gat.edge_features = false", "leave it out, or set gat.edge_features = true");
+    refuse((on_mesh || on_edges) && gat.edge_features && gat.score == AttentionScore::gatv2,
            {"gat.edge_features", "gat.score"}, "false with gat.score = \"gatv2\"",
            "set gat.edge_features = false, or gat.score = \"gat\"");
     refuse(config_.data.world_radius > 0.0, {"data.world_radius", "model.name"},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/field_selection.h>
 
 #include <fmt/format.h>
@@ -86,6 +87,7 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
     node_inputs += input.field.components * (input.target_column >= 0 ? config.history : 1);
     inputs.push_back(std::move(input));
   }
+  edges = edge_fields(dataset, config);
   if (!config.kinematic_types.empty() && world_position) known_changes.push_back(*world_position);
   if (!config.kinematic_types.empty() && !world_position)
     for (const FieldInfo& field : targets) known_changes.push_back(input_of(field));
@@ -135,6 +137,7 @@ std::vector<std::string> FieldSelection::given_inputs() const {
   };
   for (const Input& input : inputs) add(input);
   if (world_position) add(*world_position);
+  for (const FieldInfo& field : edges) add({field});
   return names;
 }
 

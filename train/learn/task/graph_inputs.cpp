@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/statistics.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/graph_inputs.h>
 
 #include <fmt/format.h>
@@ -35,7 +37,10 @@ std::vector<double> values_of(const Tensor& tensor) {
 }
 
 GraphInputs::GraphInputs(const Dataset& dataset, const DataConfig& config)
-    : node_types_(dataset.node_types() > 1 ? config.node_types : 0), dim_(dataset.dim()) {
+    : edge_fields_(edge_fields(dataset, config)),
+      node_types_(dataset.node_types() > 1 ? config.node_types : 0),
+      edge_width_(static_cast<int64_t>(edge_columns(dataset.dim())) + columns_of(edge_fields_)),
+      dim_(dataset.dim()) {
   for (const std::string& name : config.inputs) {
     const FieldInfo& field = dataset.field(name);
     if ((field.on != FieldOn::node && field.on != FieldOn::graph) || field.dtype != DType::f32)
@@ -54,15 +59,14 @@ GraphInputs::GraphInputs(const Dataset& dataset, const DataConfig& config)
 }
 
 ModelSizes GraphInputs::sizes() const {
-  return {.node_inputs = width_,
-          .edge_inputs = {dim_ > 0 ? dim_ + 1 : 0},
-          .edge_set_names = {std::string(kMeshEdges)}};
+  return {.node_inputs = width_, .edge_inputs = {edge_width_}, .edge_set_names = {std::string(kMeshEdges)}};
 }
 
 void GraphInputs::describe(TaskDescription& text) const {
   for (const FieldInfo& field : fields_) text.node_inputs.push_back({field.name, field.components});
   if (node_types_ > 0) text.node_inputs.push_back({"node type, one-hot", node_types_});
   if (dim_ > 0) text.edge_inputs = {{"relative position", dim_}, {"distance", 1}};
+  for (const FieldInfo& field : edge_fields_) text.edge_inputs.push_back({field.name, field.components});
 }
 
 template <class T>
@@ -85,6 +89,13 @@ void GraphInputs::write_rows(const GivenGraph& graph, T* rows) const {
           static_cast<T>(mesh.node_type[i] == static_cast<int32_t>(type) ? 1 : 0);
 }
 
+template <class T>
+void GraphInputs::write_edge_rows(const GivenGraph& graph, T* rows) const {
+  const MeshView& mesh = graph.view.mesh();
+  if (dim_ > 0) write_displacements(mesh, mesh.positions, dim_, edge_width_, rows);
+  write_edge_fields(std::span(edge_fields_), graph.view, graph.frame, edge_width_, rows + edge_columns(dim_));
+}
+
 void GraphInputs::write(const Batch& batch, std::span<const GivenGraph> graphs, Normalizers& normalizers,
                         bool learn, SampleScratch& scratch) const {
   const EdgeSet& edges = batch.graph.edges(kMeshEdges);
@@ -101,9 +112,9 @@ void GraphInputs::write(const Batch& batch, std::span<const GivenGraph> graphs, 
       RowsInPlace<T> node_rows(batch.graph.node_features, before.nodes, mesh.nodes, scratch.wide_nodes);
       write_rows(graph, node_rows.values().data());
       finish(node_rows, normalizers.nodes);
-      if (dim_ == 0) return;
+      if (edge_width_ == 0) return;
       RowsInPlace<T> edge_rows(edges.features, before.edges, mesh.edges, scratch.wide_edges);
-      write_displacements(mesh, mesh.positions, dim_, dim_ + 1, edge_rows.values().data());
+      write_edge_rows(graph, edge_rows.values().data());
       finish(edge_rows, normalizers.edges);
     });
     before = append_to_union(edges.graph, mesh, before);
@@ -113,21 +124,24 @@ void GraphInputs::write(const Batch& batch, std::span<const GivenGraph> graphs, 
 }
 
 Normalizers GraphInputs::online_normalizers(int64_t targets) const {
-  return {Normalizer(static_cast<size_t>(width_)), Normalizer(dim_ > 0 ? static_cast<size_t>(dim_) + 1 : 0),
+  return {Normalizer(static_cast<size_t>(width_)), Normalizer(static_cast<size_t>(edge_width_)),
           Normalizer(static_cast<size_t>(targets)), Normalizer(0)};
 }
 
 Normalizers GraphInputs::dataset_normalizers(const Dataset& dataset) const {
-  std::vector<double> mean, deviation;
-  for (const FieldInfo& field : fields_) {
-    const FieldStatistics stats = dataset.field_stats(field.name);
-    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
-    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
-  }
-  mean.resize(static_cast<size_t>(width_), 0.0);
-  deviation.resize(static_cast<size_t>(width_), 1.0);
-  const FieldStatistics edges = dim_ > 0 ? dataset.edge_stats() : FieldStatistics();
-  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), Normalizer(0),
+  FieldStatistics nodes, edges = dim_ > 0 ? dataset.edge_stats() : FieldStatistics();
+  const auto add = [&](FieldStatistics& to, const std::vector<FieldInfo>& fields) {
+    for (const FieldInfo& field : fields) {
+      const FieldStatistics stats = dataset.field_stats(field.name);
+      to.mean.insert(to.mean.end(), stats.mean.begin(), stats.mean.end());
+      to.std.insert(to.std.end(), stats.std.begin(), stats.std.end());
+    }
+  };
+  add(nodes, fields_);
+  add(edges, edge_fields_);
+  nodes.mean.resize(static_cast<size_t>(width_), 0.0);
+  nodes.std.resize(static_cast<size_t>(width_), 1.0);
+  return {Normalizer::fixed(nodes.mean, nodes.std), Normalizer::fixed(edges.mean, edges.std), Normalizer(0),
           Normalizer(0)};
 }
 

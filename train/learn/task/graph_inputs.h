@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphInputs: what a model reads of given graphs, for tasks that need no mesh. Nodes read the fields
 // data.inputs (one on graphs at every node), then a one-hot of the node type where the data have several.
-// Edges read relative positions (sender minus receiver) and their length where the data have positions, else
-// nothing. Graphs of a batch are one graph, their disjoint union.
+// Edges read relative positions (sender minus receiver) and their length where the data have positions, then
+// the fields data.edge_inputs. Graphs of a batch are one graph, their disjoint union.
 #pragma once
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 
@@ -20,8 +20,8 @@ struct GivenGraph {
 
 class GraphInputs {
  public:
-  /// Throws ConfigError without a field, for others than f32 fields on nodes and graphs, and for a node type
-  /// outside of the one-hot.
+  /// Throws ConfigError without a field, for others than f32 fields on nodes and graphs, for a node type
+  /// outside of the one-hot, and what edge_fields throws.
   GraphInputs(const Dataset& dataset, const DataConfig& config);
 
   /// Of a model that reads this; outputs are left out.
@@ -39,10 +39,13 @@ class GraphInputs {
  private:
   template <class T>
   void write_rows(const GivenGraph& graph, T* rows) const;
+  template <class T>
+  void write_edge_rows(const GivenGraph& graph, T* rows) const;
 
-  std::vector<FieldInfo> fields_;
+  std::vector<FieldInfo> fields_, edge_fields_;
   int64_t width_ = 0;       // columns of a node
   int64_t node_types_ = 0;  // of the one-hot; 0: there is none
+  int64_t edge_width_ = 0;  // columns of an edge
   int dim_ = 0;
 };
 

@@ -72,6 +72,12 @@ MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time
             .outputs = fields.outputs},
       predictions(predicted),
       loss(counts) {
+  for (const FieldInfo& field : fields.edges) {
+    if (field.dynamic && predictions > 1)
+      throw config_error("data.edge_inputs",
+                         "static fields with unroll.steps above 1: edges are written once a sample",
+                         field.name + ", which changes over time", "remove it, or set unroll.steps = 1");
+  }
   if (!world.any()) return;
   sizes.edge_inputs.push_back(world.inputs());
   sizes.edge_set_names.emplace_back(kWorldEdges);
@@ -137,6 +143,7 @@ TaskDescription MeshTask::describe() const {
                         {"distance of " + field.name, 1}};
   }
   text.edge_inputs.insert(text.edge_inputs.end(), {{"relative position", dataset.dim()}, {"distance", 1}});
+  for (const FieldInfo& field : fields.edges) text.edge_inputs.push_back({field.name, field.components});
   if (world.any()) {
     text.edge_inputs.push_back({"of world edges: relative position", world.dim()});
     text.edge_inputs.push_back({"of world edges: distance", 1});
@@ -223,6 +230,7 @@ Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
   for (int64_t type = 0; type < fields.config.node_types; ++type) nodes.add(0.0, 1.0);
   if (fields.world_position) edges.add(displacement_stats(dataset, fields.world_position->field));
   edges.add(dataset.edge_stats());
+  for (const FieldInfo& field : fields.edges) edges.add(dataset.field_stats(field.name));
   if (world.any()) near.add(displacement_stats(dataset, fields.world_position->field, world.options()));
   return {nodes.normalizer(), edges.normalizer(), target_normalizer(*this, noise), near.normalizer()};
 }

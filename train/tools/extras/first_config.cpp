@@ -119,6 +119,10 @@ class Guess {
     for (const FieldInfo& field : dataset_.fields()) {
       if (field.dtype != DType::f32) continue;
       if (field.on == FieldOn::graph) conditions.push_back(field);
+      if (field.on == FieldOn::edge && !field.dynamic && varies(field, Quantity::value)) {
+        first_.config.data.edge_inputs.push_back(field.name);
+        reason("data.edge_inputs", "static float fields on edges");
+      }
       if (field.on != FieldOn::node || !varies(field, Quantity::value)) continue;
       const bool moves = field.dynamic && longest_ > 1 && changes(field);
       (moves ? moving : still).push_back(field);

@@ -76,6 +76,8 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
     first.notes.push_back("There is no split to validate on: convert with --split 0.8,0.1,0.1.");
   config.data.inputs = names_of_fields(dataset, FieldOn::node, DType::f32);
   first.reasons["data.inputs"] = "float fields on nodes";
+  config.data.edge_inputs = names_of_fields(dataset, FieldOn::edge, DType::f32);
+  if (!config.data.edge_inputs.empty()) first.reasons["data.edge_inputs"] = "float fields on edges";
   config.data.node_types = std::max<int64_t>(1, dataset.node_types());
   config.train.noise = 0.0;
   config.model.width = 64;

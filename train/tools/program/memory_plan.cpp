@@ -249,9 +249,15 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
       text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
     }
   }
+  for (const std::string& name : config.data.edge_inputs) {
+    const auto given = mesh.fields.find(name);
+    fields.push_back(
+        {.name = name, .components = given == mesh.fields.end() ? 1 : given->second, .on = FieldOn::edge});
+    text += fmt::format(", {} [{}] on edges", name, fields.back().components);
+  }
   notes.push_back(
       fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
-                  "fields on nodes [components]: {}",
+                  "fields [components]: {}",
                   mesh.nodes, mesh.edges, mesh.dim, text));
   if (edge_options(config.data) != MeshEdgeOptions{})
     notes.emplace_back("edges are taken to be those that data.hops and data.period make");
