@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/halo.h>
+#include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/mlp.h>
 
@@ -16,7 +17,7 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
                              std::to_string(value));
     }
   };
-  need("node_inputs", sizes.node_inputs, 1);
+  need("node_inputs", node_columns(sizes), 1);
   need("outputs", sizes.outputs, 1);
   need("width", o.width, 1);
   need("blocks", o.blocks, 0);
@@ -95,7 +96,7 @@ struct Encoder {
 
   Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes)
       : options(o), edge_sets(sizes.edge_set_names) {
-    mlps.emplace_back(factory.make("node_encoder", {sizes.node_inputs}, {}, o.width, o.norm));
+    mlps.emplace_back(factory.make("node_encoder", {node_columns(sizes)}, {}, o.width, o.norm));
     for (size_t set = 0; set < sizes.edge_inputs.size(); ++set) {
       mlps.emplace_back();
       if (sizes.edge_inputs[set] > 0)
@@ -258,6 +259,7 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
     const int64_t first_weight = model.parameters.arena_elements();
     model.stages.push_back({name, repeated, make(), first_weight});
   };
+  add_embedding(model, sizes);
   add("encoder", false, [&] { return Encoder(factory, options, sizes); });
   std::shared_ptr<std::optional<Mlp>> next_edges;  // of the block before
   for (int64_t b = 0; b < options.blocks; ++b) {

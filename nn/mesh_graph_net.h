@@ -39,13 +39,13 @@ struct MeshGraphNetOptions {
 /// The options that parameter shapes do not show, as ParameterSet::conventions has them.
 std::string parameter_conventions(const MeshGraphNetOptions& options);
 
-/// The stages "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their parameters, not yet
-/// allocated. Parameters:
-/// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder, each an Mlp; with
-/// several edge sets the names of those of edges end with the set's. An edge set without features (0
-/// edge_inputs) has no encoder: the first block's edge MLP reads only sender and receiver, and its output is
-/// the edges' first latents. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or
-/// edge sets, and edge sets without a name each. Stages throw it for a batch whose edge sets are others.
+/// The stages of add_embedding, "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their
+/// parameters, not yet allocated. Parameters: node_encoder, edge_encoder, processor.K.edge_mlp,
+/// processor.K.node_mlp, node_decoder, each an Mlp; with several edge sets the names of those of edges end
+/// with the set's. An edge set without features (0 edge_inputs) has no encoder: the first block's edge MLP
+/// reads only sender and receiver, and its output is the edges' first latents. Throws InvalidArgument for
+/// other sizes below 1, more than 7 hidden layers or edge sets, and edge sets without a name each. Stages
+/// throw it for a batch whose edge sets are others.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

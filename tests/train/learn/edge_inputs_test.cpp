@@ -195,7 +195,7 @@ TEST_CASE("a gat reads fields on edges") {
   Runtime runtime({.threads = 1});
   const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
   CHECK(evaluate(predictor, {.split = "test"}).fields.at(0).rmse > 0.0);
-  CHECK(test::tensors_of(config).contains("layer.0.edge_scores.weight"));
+  CHECK(test::tensors_of(config).contains("model.layer.0.edge_scores.weight"));
 }
 
 TEST_CASE("programs cannot give fields on edges") {

@@ -34,6 +34,7 @@ class Checks {
     if (!config_.data.value_targets.empty()) check_value_targets();
     check_keys_of_task();
     check_keys_of_model();
+    check_embed();
     if (config_.model.name == ModelName::gat) check_gat();
     check_recompute();
     check_optimizer();
@@ -73,6 +74,16 @@ class Checks {
                          name_of(config_.model.name), reader, name),
              fmt::format("set {} = {}, or model.name = \"{}\"", name, unset, reader));
     }
+  }
+
+  /// Keys of tables mean nothing without one.
+  void check_embed() {
+    if (!config_.data.embed.empty()) return;
+    refuse(config_.data.identifiers != 0, {"data.identifiers", "data.embed"}, "0 where data.embed is empty",
+           "name identifiers in data.embed, or set data.identifiers = 0");
+    refuse(config_.model.embedding != ModelConfig().embedding, {"model.embedding", "data.embed"},
+           fmt::format("{} where data.embed is empty", ModelConfig().embedding),
+           "name identifiers in data.embed, or leave it out");
   }
 
   void check_gat() {
@@ -202,8 +213,8 @@ class Checks {
 
   void check_mesh() {
     const DataConfig& data = config_.data;
-    refuse(data.inputs.empty() && data.world_position.empty(), {"data.inputs", "data.world_position"},
-           "at least one field, unless data.world_position names one",
+    refuse(data.inputs.empty() && data.world_position.empty() && data.embed.empty(),
+           {"data.inputs", "data.world_position"}, "at least one field, unless data.world_position names one",
            "name what the model knows of a frame; see meshgrad info");
     for (const int64_t type : data.kinematic_types) {
       refuse(contains(data.predicted_types, type), {"data.kinematic_types", "data.predicted_types"},
