@@ -116,6 +116,10 @@ Variable weighted_sum(Tape& tape, const Variable& x, const Graph& graph, const T
 /// has it.
 Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, GraphPool pool);
 
+/// The same of the edges of each receiver: [edges, width] -> [owned_nodes, width]; 0 without edges. On a tape
+/// it is a graph_pool.
+Variable edge_pool(Tape& tape, const Variable& x, const Graph& graph, GraphPool pool);
+
 /// The mean of an attention's heads: [rows, heads * width] -> [rows, width].
 Variable mean_of_heads(Tape& tape, const Variable& x, int64_t heads);
 

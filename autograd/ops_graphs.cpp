@@ -1,35 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on whole graphs of a batch.
+// Ops on the nodes of a graph, and on the edges of a node.
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/graph_pool.h>
 
 namespace meshgrad::ops {
 
-Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, GraphPool pool) {
-  const int64_t graphs = graph_starts.rows() - 1;
+namespace {
+
+Variable pool_segments(Tape& tape, const Variable& x, const Rows& segments, const Tensor& starts,
+                       GraphPool pool) {
   const int64_t width = x.value().width();
-  Variable y = tape.output(Rows(graphs), width, x.value().dtype(), x.needs_gradient(), "graph_pool");
+  Variable y = tape.output(segments, width, x.value().dtype(), x.needs_gradient(), "graph_pool");
   // An output, since recomputation runs an op for its outputs alone.
   Variable index;
   if (pool == GraphPool::max)
-    index = tape.output(y.value().shape(), Rows(graphs), DType::i32, false, "nodes of maxima");
+    index = tape.output(y.value().shape(), segments, DType::i32, false, "nodes of maxima");
   if (tape.runs()) {
     kernels::graph_pool_forward({.pool = pool,
-                                 .starts = graph_starts,
+                                 .graphs = segments,
+                                 .starts = starts,
                                  .x = x.value(),
                                  .out = y.value(),
                                  .index = index ? index.value() : Tensor()},
                                 tape.stream());
   }
   tape.record({.op = "graph_pool", .inputs = {&x, 1}, .backward_reads_outputs = pool == GraphPool::max},
-              [x = x.slot(), y = y.slot(), graph_starts, pool, index](Tape& back) {
+              [x = x.slot(), y = y.slot(), starts, pool, index](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
                 const GradientTarget d_x = back.gradient_for(x);
                 if (!d_x.tensor.defined()) return;
                 kernels::graph_pool_backward({.pool = pool,
                                               .nodes = x.rows(),
-                                              .starts = graph_starts,
+                                              .graphs = y.rows(),
+                                              .starts = starts,
                                               .d_out = d_y,
                                               .d_x = d_x.tensor,
                                               .accumulate = d_x.accumulate,
@@ -37,6 +41,16 @@ Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, G
                                              back.stream());
               });
   return y;
+}
+
+}  // namespace
+
+Variable graph_pool(Tape& tape, const Variable& x, const Tensor& graph_starts, GraphPool pool) {
+  return pool_segments(tape, x, graph_starts.rows() - 1, graph_starts, pool);
+}
+
+Variable edge_pool(Tape& tape, const Variable& x, const Graph& graph, GraphPool pool) {
+  return pool_segments(tape, x, graph.owned_rows(), graph.receiver_offsets, pool);
 }
 
 }  // namespace meshgrad::ops

@@ -97,6 +97,7 @@ Workload graph_pool_work(const std::shared_ptr<Case>& c, GraphPool pool, bool ba
   const Input x = c->rows(n.base, n.width);
   Runtime& runtime = c->runtime();
   GraphPoolForward args{.pool = pool,
+                        .graphs = graphs,
                         .starts = Tensor::from<int32_t>(runtime, all, {graphs + 1}, Tag::data),
                         .x = x.tensor,
                         .out = c->written({graphs, n.width}, c->storage())};
@@ -112,6 +113,7 @@ Workload graph_pool_work(const std::shared_ptr<Case>& c, GraphPool pool, bool ba
   const Input d_out = c->rows(std::ssize(base) - 1, n.width);
   const GraphPoolBackward back{.pool = pool,
                                .nodes = n.rows,
+                               .graphs = args.graphs,
                                .starts = args.starts,
                                .d_out = d_out.tensor,
                                .d_x = c->written({n.rows, n.width}, c->storage()),

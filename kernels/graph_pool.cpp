@@ -22,7 +22,7 @@ void kernels::graph_pool_forward(const GraphPoolForward& args, const Stream& str
   constexpr std::string_view kOp = "graph_pool.forward";
   check_defined(kOp, "x", args.x);
   check_defined(kOp, "out", args.out);
-  check_tensor(kOp, "out", args.out, args.x.dtype(), {args.out.rows(), args.x.width()});
+  check_tensor(kOp, "out", args.out, args.x.dtype(), {args.graphs.capacity, args.x.width()});
   check_pool(kOp, args.pool, args.starts, args.out, args.index);
   kernels::tables(args.out.device()).graph_pool.graph_pool_forward(args, stream);
   note_work("graph_pool_forward", args);
@@ -31,6 +31,7 @@ void kernels::graph_pool_forward(const GraphPoolForward& args, const Stream& str
 void kernels::graph_pool_backward(const GraphPoolBackward& args, const Stream& stream) {
   constexpr std::string_view kOp = "graph_pool.backward";
   check_defined(kOp, "d_out", args.d_out);
+  check_tensor(kOp, "d_out", args.d_out, args.d_out.dtype(), {args.graphs.capacity, args.d_out.width()});
   check_tensor(kOp, "d_x", args.d_x, args.d_out.dtype(), {args.nodes.capacity, args.d_out.width()});
   check_pool(kOp, args.pool, args.starts, args.d_out, args.index);
   kernels::tables(args.d_x.device()).graph_pool.graph_pool_backward(args, stream);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// graph_pool: one row for each graph of a batch, from the rows of its nodes. Sums run in node order, in the
-// accumulation dtype, as those of segment_sum. x and out share one storage dtype (f32, f16 or bf16; f64 on
-// the CPU). Throws InvalidArgument for a shape or dtype that does not fit.
+// graph_pool: one row for each graph of a batch, from the rows of its nodes; or one for each node, from those
+// of the edges that it receives. Sums run in their order, in the accumulation dtype, as those of segment_sum.
+// x and out share one storage dtype (f32, f16 or bf16; f64 on the CPU). Throws InvalidArgument for a shape or
+// dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/graph_choices.h>
@@ -13,6 +14,7 @@ namespace meshgrad {
 /// graph without nodes. A NaN is larger than any number.
 struct GraphPoolForward {
   GraphPool pool = GraphPool::sum;
+  Rows graphs;        ///< starts and rows past the real count are not read and not written
   Tensor starts;      ///< i32 [graphs + 1], ascending from 0
   Tensor x;           ///< [nodes, width]
   Tensor out;         ///< [graphs, width]
@@ -23,6 +25,7 @@ struct GraphPoolForward {
 struct GraphPoolBackward {
   GraphPool pool = GraphPool::sum;
   Rows nodes;     ///< those of all graphs: starts[graphs]
+  Rows graphs;    ///< as in forward
   Tensor starts;  ///< as in forward
   Tensor d_out;   ///< [graphs, width]
   Tensor d_x;     ///< [nodes, width]

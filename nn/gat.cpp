@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mlp.h>
 
@@ -21,7 +22,7 @@ void check_options(const GatOptions& o, const ModelSizes& sizes) {
   const auto at_least = [&](const std::string& what, int64_t value, int64_t least) {
     need(what, value >= least, std::to_string(least) + " or more", std::to_string(value));
   };
-  at_least("node_inputs", sizes.node_inputs, 1);
+  at_least("node_inputs", node_columns(sizes), 1);
   at_least("outputs", sizes.outputs, 1);
   at_least("width", o.width, 1);
   at_least("heads", o.heads, 1);
@@ -253,11 +254,12 @@ Model make_gat(const GatOptions& options, const ModelSizes& sizes) {
     model.stages.push_back({name, repeated, make(), first_weight});
   };
   LayerShape shape{.name = {},
-                   .in = sizes.node_inputs,
+                   .in = node_columns(sizes),
                    .heads = options.heads,
                    .width = options.width,
                    .concatenate = options.concatenate,
                    .edge_inputs = options.edge_features ? sizes.edge_inputs.front() : 0};
+  add_embedding(model, sizes);
   std::vector<int64_t> read;  // widths that an MLP decoder reads
   for (int64_t block = 0; block < options.blocks; ++block) {
     shape.name = "layer." + std::to_string(block);

@@ -43,14 +43,14 @@ struct GatOptions {
 /// The options that parameter shapes do not show, as ParameterSet::conventions has them.
 std::string parameter_conventions(const GatOptions& options);
 
-/// The stages "layer.0", ..., with sizes.pool "pool", and "decoder", and their parameters, not yet allocated.
-/// Of an attention layer NAME: NAME.values.weight (of gatv2 with a bias), of gatv2 NAME.queries.weight|bias
-/// and NAME.score, of gat NAME.sender_score and NAME.receiver_score, with edge features
-/// NAME.edge_scores.weight, and NAME.bias; of an MLP those of Mlp. All are initialised as Glorot and Bengio
-/// (2010) do, but biases with 0. Dropout is active on tapes that train alone; a batch then has node_keys.
-/// Throws InvalidArgument for sizes that do not fit, another number of edge sets than one, edge features with
-/// gatv2, and an attention decoder with jumping or a pool. Stages throw it for a batch that does not fit,
-/// such as a part of a mesh.
+/// The stages of add_embedding, "layer.0", ..., with sizes.pool "pool", and "decoder", and their parameters,
+/// not yet allocated. Of an attention layer NAME: NAME.values.weight (of gatv2 with a bias), of gatv2
+/// NAME.queries.weight|bias and NAME.score, of gat NAME.sender_score and NAME.receiver_score, with edge
+/// features NAME.edge_scores.weight, and NAME.bias; of an MLP those of Mlp. All are initialised as Glorot and
+/// Bengio (2010) do, but biases with 0. Dropout is active on tapes that train alone; a batch then has
+/// node_keys. Throws InvalidArgument for sizes that do not fit, another number of edge sets than one, edge
+/// features with gatv2, and an attention decoder with jumping or a pool. Stages throw it for a batch that
+/// does not fit, such as a part of a mesh.
 Model make_gat(const GatOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

@@ -70,6 +70,12 @@ void GraphBatch::check() const {
     check_nodes(set, nodes, halo.get());
     need_rows("features of edge set " + set.name, set.features, set.graph.edges, "edge");
   }
+  for (const Graph& graph : identifiers) {
+    if (halo != nullptr) throw invalid_argument("batch: identifiers", "whole graphs", "a part of a mesh");
+    if (graph.edges != nodes)
+      throw invalid_argument("batch: identifiers", std::to_string(nodes) + ", one for each of batch.nodes",
+                             std::to_string(graph.edges));
+  }
   if (!graph_starts.defined()) return;
   if (graph_starts.dtype() != DType::i32 || graph_starts.shape().rank() != 1 || graph_starts.rows() < 1) {
     throw invalid_argument("batch: graph_starts", "i32 [graphs + 1]",

@@ -56,6 +56,9 @@ struct GraphBatch {
   /// for it; not written for predictions.
   Tensor node_keys;
   Tensor node_features;  ///< [nodes, node_inputs], normalised
+  /// Of each of ModelSizes::tables a bipartite graph with an edge for each node, in their order, from the row
+  /// of its identifier, as ops::embedding takes it. Receivers and their offsets are undefined.
+  std::vector<Graph> identifiers;
   /// One less than an MLP's most inputs: a node MLP takes the nodes beside one aggregate an edge set.
   InlineVector<EdgeSet, kMaxMlpInputs - 1> edge_sets;
 

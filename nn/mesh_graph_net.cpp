@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/halo.h>
+#include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/mlp.h>
 
@@ -16,7 +17,7 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
                              std::to_string(value));
     }
   };
-  need("node_inputs", sizes.node_inputs, 1);
+  need("node_inputs", node_columns(sizes), 1);
   need("outputs", sizes.outputs, 1);
   need("width", o.width, 1);
   need("blocks", o.blocks, 0);
@@ -95,7 +96,7 @@ struct Encoder {
 
   Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes)
       : options(o), edge_sets(sizes.edge_set_names) {
-    mlps.emplace_back(factory.make("node_encoder", {sizes.node_inputs}, {}, o.width, o.norm));
+    mlps.emplace_back(factory.make("node_encoder", {node_columns(sizes)}, {}, o.width, o.norm));
     for (size_t set = 0; set < sizes.edge_inputs.size(); ++set) {
       mlps.emplace_back();
       if (sizes.edge_inputs[set] > 0)
@@ -180,13 +181,18 @@ struct MessagePassingBlock {
                           const Variable& latents, const Variable& own,
                           const std::shared_ptr<HaloRound>& round) const {
     const bool after = options.aggregate == AggregateOrder::after_residual;
-    if (options.path == ComputePath::fused) {
+    const bool fused = options.path == ComputePath::fused;
+    if (fused && options.reduce == EdgeReduce::sum) {
       return ops::edge_update(tape, graph, latents, own, mlp.parameters(parameters),
                               {.aggregate_after_residual = after,
                                .keep_hidden = options.keep_hidden,
                                .edges_out_needed = edges_needed,
                                .round = round});
     }
+    if (fused)
+      tape.runtime().log_once(LogLevel::info, "edge update runs op by op, not as a fused kernel: a " +
+                                                  std::string(name_of(options.reduce)) +
+                                                  " of edges needs each of them");
     if (round != nullptr) round->finish();
     const ConcatPart calls[] = {{latents, ConcatPart::Rows::sender},
                                 {latents, ConcatPart::Rows::receiver},
@@ -197,7 +203,10 @@ struct MessagePassingBlock {
       if (calls[input].rows != ConcatPart::Rows::own || have_latents) parts.push_back(calls[input]);
     const Variable y = mlp.forward_concatenated(tape, parameters, ops::concat(tape, parts, &graph));
     const Variable edges_out = have_latents ? ops::add(tape, own, y) : y;
-    return {edges_out, ops::segment_sum(tape, after ? edges_out : y, graph)};
+    const Variable& reduced = after ? edges_out : y;
+    if (options.reduce != EdgeReduce::sum)
+      return {edges_out, ops::edge_pool(tape, reduced, graph, options.reduce)};
+    return {edges_out, ops::segment_sum(tape, reduced, graph)};
   }
 };
 
@@ -235,7 +244,10 @@ std::string parameter_conventions(const MeshGraphNetOptions& options) {
   std::string text = "concat_order ";
   text.append(edge_first ? "edge_sender_receiver" : "sender_receiver_edge").append(", aggregate ");
   text.append(after ? "after_residual" : "before_residual").append(", activation ");
-  return text.append(name_of(options.activation)).append(", norm ").append(name_of(options.norm));
+  text.append(name_of(options.activation)).append(", norm ").append(name_of(options.norm));
+  // Files of earlier versions do not name the sum.
+  if (options.reduce != EdgeReduce::sum) text.append(", reduce ").append(name_of(options.reduce));
+  return text;
 }
 
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes) {
@@ -247,12 +259,14 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
     const int64_t first_weight = model.parameters.arena_elements();
     model.stages.push_back({name, repeated, make(), first_weight});
   };
+  add_embedding(model, sizes);
   add("encoder", false, [&] { return Encoder(factory, options, sizes); });
   std::shared_ptr<std::optional<Mlp>> next_edges;  // of the block before
   for (int64_t b = 0; b < options.blocks; ++b) {
     add("processor." + std::to_string(b), true, [&] {
       MessagePassingBlock block(factory, options, sizes, b);
-      if (next_edges != nullptr && block.edges.size() == 1) *next_edges = block.edges.front();
+      const bool fused = block.edges.size() == 1 && options.reduce == EdgeReduce::sum;
+      if (next_edges != nullptr && fused) *next_edges = block.edges.front();
       next_edges = block.next_edges;
       return block;
     });

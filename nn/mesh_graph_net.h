@@ -15,8 +15,11 @@ enum class ConcatOrder : uint8_t {
   sender_receiver_edge,  ///< DeepMind
   edge_sender_receiver   ///< PhysicsNeMo
 };
-/// What the node MLP sums: the edge MLP's output (DeepMind), or that plus the residual (PhysicsNeMo).
+/// What the node MLP reads the sum of: the edge MLP's output (DeepMind), or that plus the residual
+/// (PhysicsNeMo).
 enum class AggregateOrder : uint8_t { before_residual, after_residual };
+/// What a node makes of the values of its edges, column by column.
+using EdgeReduce = GraphPool;
 
 struct MeshGraphNetOptions {
   int64_t width = 128;        ///< of latents and hidden layers
@@ -26,6 +29,7 @@ struct MeshGraphNetOptions {
   Norm norm = Norm::layer;  ///< after each MLP but the decoder
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
+  EdgeReduce reduce = EdgeReduce::sum;  ///< others compute edges op by op on the fused path, too
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in the backward pass
   bool keep_last_edges =
@@ -35,13 +39,13 @@ struct MeshGraphNetOptions {
 /// The options that parameter shapes do not show, as ParameterSet::conventions has them.
 std::string parameter_conventions(const MeshGraphNetOptions& options);
 
-/// The stages "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their parameters, not yet
-/// allocated. Parameters:
-/// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder, each an Mlp; with
-/// several edge sets the names of those of edges end with the set's. An edge set without features (0
-/// edge_inputs) has no encoder: the first block's edge MLP reads only sender and receiver, and its output is
-/// the edges' first latents. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or
-/// edge sets, and edge sets without a name each. Stages throw it for a batch whose edge sets are others.
+/// The stages of add_embedding, "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their
+/// parameters, not yet allocated. Parameters: node_encoder, edge_encoder, processor.K.edge_mlp,
+/// processor.K.node_mlp, node_decoder, each an Mlp; with several edge sets the names of those of edges end
+/// with the set's. An edge set without features (0 edge_inputs) has no encoder: the first block's edge MLP
+/// reads only sender and receiver, and its output is the edges' first latents. Throws InvalidArgument for
+/// other sizes below 1, more than 7 hidden layers or edge sets, and edge sets without a name each. Stages
+/// throw it for a batch whose edge sets are others.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

@@ -45,6 +45,14 @@ enum class ComputePath : uint8_t {
   op_by_op  ///< one kernel an op, each saving what its backward reads: the baseline and the check
 };
 
+/// A table with a trained row for each identifier that nodes may have (embedding.h).
+struct IdentifierTable {
+  std::string name;
+  int64_t rows = 0;
+  int64_t width = 0;
+};
+inline constexpr size_t kMostIdentifierTables = kMaxMlpInputs - 1;
+
 /// What a model's first layers take, and its last one gives.
 struct ModelSizes {
   int64_t node_inputs = 0;
@@ -54,6 +62,7 @@ struct ModelSizes {
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
   /// A prediction has a row for each graph, made of the nodes' values pooled so; needs graph_starts.
   std::optional<GraphPool> pool = {};
+  std::vector<IdentifierTable> tables = {};  ///< of GraphBatch::identifiers
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.

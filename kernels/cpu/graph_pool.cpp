@@ -14,7 +14,7 @@ constexpr int64_t kNodesPerTask = 256;
 template <class S>
 void max_of(const GraphPoolForward& args, const Stream& stream) {
   using A = Accumulator<S>;
-  const int64_t graphs = args.out.rows(), width = args.x.width();
+  const int64_t graphs = args.graphs.value(), width = args.x.width();
   const int32_t* starts = args.starts.data<int32_t>();
   const S* x = args.x.data<S>();
   stream.parallel_for((graphs + kGraphsPerTask - 1) / kGraphsPerTask, [&](int64_t task) {
@@ -48,7 +48,7 @@ void graph_pool_backward_of(const GraphPoolBackward& args, const Stream& stream)
   const int32_t* index = args.index.data_or_null<int32_t>();
   stream.parallel_for((nodes + kNodesPerTask - 1) / kNodesPerTask, [&](int64_t task) {
     const int64_t begin = task * kNodesPerTask;
-    int64_t g = std::upper_bound(starts, starts + args.starts.rows(), begin) - starts - 1;
+    int64_t g = std::upper_bound(starts, starts + args.graphs.value() + 1, begin) - starts - 1;
     for (int64_t i = begin; i < std::min(nodes, begin + kNodesPerTask); ++i) {
       while (starts[g + 1] <= i) ++g;
       const A scale = args.pool == GraphPool::mean ? A(1) / static_cast<A>(starts[g + 1] - starts[g]) : A(1);
@@ -69,7 +69,7 @@ const GraphPoolKernels graph_pool_kernels{
     .graph_pool_forward =
         [](const GraphPoolForward& args, const Stream& stream) {
           if (args.pool != GraphPool::max) {
-            segment_sum_kernels.segment_sum({.segments = args.out.rows(),
+            segment_sum_kernels.segment_sum({.segments = args.graphs,
                                              .offsets = args.starts,
                                              .order = {},
                                              .x = args.x,

@@ -30,7 +30,7 @@ struct MaxArgs {
   const T* x;
   T* out;
   int32_t* index;
-  int64_t graphs;
+  Rows graphs;
   int width, lanes;
 };
 
@@ -41,7 +41,8 @@ __global__ void graph_max_kernel(MaxArgs<T> args) {
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
   const int groups = kPoolThreads / args.lanes;
-  for (int64_t g = blockIdx.x; g < args.graphs; g += gridDim.x) {
+  const int64_t graphs = real_rows(args.graphs);
+  for (int64_t g = blockIdx.x; g < graphs; g += gridDim.x) {
     const int begin = args.starts[g], end = args.starts[g + 1];
     for (int first = 0; first < args.width; first += args.lanes) {
       const int column = first + lane;
@@ -66,11 +67,10 @@ __global__ void graph_max_kernel(MaxArgs<T> args) {
 
 template <class T>
 struct SpreadArgs {
-  Rows nodes;
+  Rows nodes, graphs;
   const int32_t *starts, *index;  // index: null but for max
   const T* d_out;
   T* d_x;
-  int64_t graphs;
   int width, lanes;
   bool mean, accumulate;
 };
@@ -91,12 +91,12 @@ __device__ inline int64_t graph_of(const int32_t* starts, int64_t graphs, int64_
 
 template <class T>
 __global__ void graph_spread_kernel(SpreadArgs<T> args) {
-  const int64_t nodes = real_rows(args.nodes);
+  const int64_t nodes = real_rows(args.nodes), graphs = real_rows(args.graphs);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
   const int groups = kPoolThreads / args.lanes;
   for (int64_t i = int64_t{blockIdx.x} * groups + group; i < nodes; i += int64_t{gridDim.x} * groups) {
-    const int64_t g = graph_of(args.starts, args.graphs, i);
+    const int64_t g = graph_of(args.starts, graphs, i);
     const float scale = args.mean ? 1.0f / static_cast<float>(args.starts[g + 1] - args.starts[g]) : 1.0f;
     for (int column = lane; column < args.width; column += args.lanes) {
       const int64_t from = g * args.width + column;
@@ -109,9 +109,9 @@ __global__ void graph_spread_kernel(SpreadArgs<T> args) {
 }
 
 void graph_pool_forward(const GraphPoolForward& args, const Stream& stream) {
-  const int64_t graphs = args.out.rows(), width = args.x.width();
+  const int64_t width = args.x.width();
   if (args.pool != GraphPool::max) {
-    segment_sum_kernels.segment_sum({.segments = graphs,
+    segment_sum_kernels.segment_sum({.segments = args.graphs,
                                      .offsets = args.starts,
                                      .order = {},
                                      .x = args.x,
@@ -120,11 +120,11 @@ void graph_pool_forward(const GraphPoolForward& args, const Stream& stream) {
                                     stream);
     return;
   }
-  const LaunchShape shape{persistent_blocks(stream, graphs, 1, 16), kPoolThreads, 0};
+  const LaunchShape shape{persistent_blocks(stream, args.graphs.capacity, 1, 16), kPoolThreads, 0};
   dispatch_gpu_storage(args.out.dtype(), [&]<class T>() {
     launch("graph_max", graph_max_kernel<T>, shape, stream,
            MaxArgs<T>{args.starts.data<int32_t>(), args.x.data<T>(), args.out.data<T>(),
-                      args.index.data<int32_t>(), graphs, static_cast<int>(width), lanes_of(width, 1)});
+                      args.index.data<int32_t>(), args.graphs, static_cast<int>(width), lanes_of(width, 1)});
   });
 }
 
@@ -135,9 +135,9 @@ void graph_pool_backward(const GraphPoolBackward& args, const Stream& stream) {
                           kPoolThreads, 0};
   dispatch_gpu_storage(args.d_x.dtype(), [&]<class T>() {
     launch("graph_pool_backward", graph_spread_kernel<T>, shape, stream,
-           SpreadArgs<T>{args.nodes, args.starts.data<int32_t>(), args.index.data_or_null<int32_t>(),
-                         args.d_out.data<T>(), args.d_x.data<T>(), args.d_out.rows(), static_cast<int>(width),
-                         lanes, args.pool == GraphPool::mean, args.accumulate});
+           SpreadArgs<T>{args.nodes, args.graphs, args.starts.data<int32_t>(),
+                         args.index.data_or_null<int32_t>(), args.d_out.data<T>(), args.d_x.data<T>(),
+                         static_cast<int>(width), lanes, args.pool == GraphPool::mean, args.accumulate});
   });
 }
 

@@ -26,6 +26,7 @@ GraphPoolForward forward_of(Runtime& runtime, GraphPool pool, const std::vector<
                             const Tensor& x) {
   const int64_t graphs = std::ssize(starts) - 1;
   GraphPoolForward args{.pool = pool,
+                        .graphs = graphs,
                         .starts = to_index(runtime, starts),
                         .x = x,
                         .out = unwritten(runtime, {graphs, x.width()}, x.dtype())};
@@ -37,6 +38,7 @@ GraphPoolBackward backward_of(const GraphPoolForward& forward, const Rows& nodes
                               const Tensor& d_x) {
   return {.pool = forward.pool,
           .nodes = nodes,
+          .graphs = forward.graphs,
           .starts = forward.starts,
           .d_out = d_out,
           .d_x = d_x,
@@ -149,6 +151,34 @@ TEST_CASE("graph_pool keeps the gradients of rows after the count") {
                          unwritten(runtime, {capacity - count, 5}, dtype)));
         for (const double value : to_matrix(back.d_x.row_range(0, count)).v) CHECK(std::isfinite(value));
         for (const double value : to_matrix(forward.out.row_range(2, 3)).v) CHECK(value == 0.0);
+      }
+    }
+  }
+}
+
+// As of the edges of each node, where a batch has room for more nodes: their starts are never written.
+TEST_CASE("graph_pool leaves graphs after the count alone") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const GraphPool pool : kPools) {
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(8004);
+        const Tensor real_graphs = to_count(runtime, 3), real_nodes = to_count(runtime, 41);
+        const Rows nodes(67, real_nodes.data<int64_t>());
+        GraphPoolForward forward = forward_of(runtime, pool, {0, 20, 20, 41, -7, 1 << 30, 5},
+                                              to_tensor(runtime, random.normal(67, 5), dtype));
+        forward.graphs.count = real_graphs.data<int64_t>();
+        backend.kernels->graph_pool.graph_pool_forward(forward, runtime.stream());
+        CHECK(equal_bits(forward.out.row_range(3, 6), unwritten(runtime, {3, 5}, dtype)));
+        const Matrix x = to_matrix(forward.x.row_range(0, 41));
+        const std::vector<int32_t> starts{0, 20, 20, 41};
+        CHECK(difference(forward.out.row_range(0, 3), reference::graph_pool(pool, x, starts).out, 41) == "");
+        const Tensor d_out = to_tensor(runtime, random.normal(6, 5), dtype);
+        const GraphPoolBackward back = backward_of(forward, nodes, d_out, unwritten(runtime, {67, 5}, dtype));
+        backend.kernels->graph_pool.graph_pool_backward(back, runtime.stream());
+        const Matrix d_x = reference::graph_pool_backward(pool, x, starts, to_matrix(d_out.row_range(0, 3)));
+        CHECK(difference(back.d_x.row_range(0, 41), d_x, 1) == "");
+        CHECK(equal_bits(back.d_x.row_range(41, 67), unwritten(runtime, {26, 5}, dtype)));
       }
     }
   }

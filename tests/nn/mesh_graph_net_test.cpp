@@ -171,6 +171,50 @@ TEST_CASE("models without edge features have the right gradients") {
   }
 }
 
+TEST_CASE("a mean or maximum of edges has the right gradients") {
+  for (const EdgeReduce reduce : {EdgeReduce::mean, EdgeReduce::max}) {
+    for (const AggregateOrder aggregate : {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
+      ModelCase options = without_features(true);
+      options.aggregate = aggregate;
+      const Outcome sum = run(options, 1, DType::f64, 40, 150);
+      options.reduce = reduce;
+      const Outcome fused = run(options, 1, DType::f64, 40, 150);
+      options.path = ComputePath::op_by_op;
+      const Outcome plain = run(options, 1, DType::f64, 40, 150);
+      CAPTURE(name_of(reduce));
+      CHECK(largest_difference(fused.prediction, plain.prediction) < 1e-11);
+      CHECK(largest_difference(fused.gradients, plain.gradients) < 1e-11);
+      CHECK(largest_difference(fused.prediction, sum.prediction) > 1e-3);
+      for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+        options.path = path;
+        Runtime runtime = make_runtime();
+        const Model model = make_model(options, runtime, DType::f64, 7);
+        CHECK(largest_gradient_error(runtime, model, random_batch(runtime, options, 9, 20, DType::f64)) <
+              1e-7);
+      }
+    }
+  }
+}
+
+// Nodes with one edge each, of which the sum, the mean and the maximum are the same.
+TEST_CASE("a node with one edge has its value, however reduced") {
+  ModelCase options = model_case(3, 2, 5, 2);
+  std::vector<std::vector<double>> predictions;
+  for (const EdgeReduce reduce : {EdgeReduce::sum, EdgeReduce::mean, EdgeReduce::max}) {
+    options.reduce = reduce;
+    Runtime runtime = make_runtime();
+    const Model model = make_model(options, runtime, DType::f64, 7);
+    CHECK(contains(model.parameters.conventions(), "reduce") == (reduce != EdgeReduce::sum));
+    LossBatch batch = random_batch(runtime, options, 4, 4, DType::f64);
+    batch.graph.edge_sets[0].graph =
+        build_graph(runtime, 4, std::vector<int32_t>{1, 2, 3, 0}, std::vector<int32_t>{0, 1, 2, 3});
+    Tape tape(runtime, Tape::Mode::evaluate);
+    predictions.push_back(to_matrix(predict(model, tape, batch.graph).value()).v);
+  }
+  CHECK(largest_difference(predictions[0], predictions[1]) < 1e-12);
+  CHECK(largest_difference(predictions[0], predictions[2]) < 1e-12);
+}
+
 TEST_CASE("models of whole graphs have the right gradients") {
   for (const GraphPool pool : {GraphPool::sum, GraphPool::mean, GraphPool::max}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {

@@ -178,6 +178,22 @@ TEST_CASE("gradients are the same on every path with segments") {
   }
 }
 
+TEST_CASE("segments with reduced edges keep the gradients") {
+  uint64_t draws = 0;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const EdgeReduce reduce : {EdgeReduce::mean, EdgeReduce::max}) {
+      ModelCase options = options_of(4, 9);
+      options.reduce = reduce;
+      Window window(options, dtype, 31, 97);
+      const Tensor plain = window.plain();
+      CAPTURE(name_of(dtype));
+      CAPTURE(name_of(reduce));
+      for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls, random_keep(draws)})
+        CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
+    }
+  }
+}
+
 TEST_CASE("segments without edge features keep the gradients") {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {

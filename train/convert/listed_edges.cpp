@@ -83,6 +83,14 @@ void choose_direction(RawTrajectory& t, std::optional<bool> directed) {
 
 std::vector<std::string> graph_notes(const RawTrajectory& t) {
   std::vector<std::string> notes;
+  const int64_t once = t.directed || !has_edge_fields(t) ? 0 : one_way_of(t.edges).unreturned;
+  if (once > 0) {
+    notes.push_back(
+        fmt::format("[{}] {} of {} edges are listed in one direction: both directions get the values of "
+                    "their fields. Of a "
+                    "field with a sign, list both, or convert with --directed",
+                    t.name, once, t.edges.size() / 2));
+  }
   if (t.dim == 0) {
     notes.push_back(fmt::format(
         "[{}] there are no positions: read as a graph of {} nodes; --map positions=ARRAY names positions",

@@ -15,8 +15,8 @@ namespace meshgrad {
 /// is an error unless both readings give the same edges.
 void choose_direction(RawTrajectory& trajectory, std::optional<bool> directed);
 
-/// What a graph without positions was read as, and how many nodes each split of its nodes has; nothing of
-/// others.
+/// What a graph without positions was read as, how many nodes each split of its nodes has, and how many edges
+/// with fields are listed in one direction; nothing of others.
 std::vector<std::string> graph_notes(const RawTrajectory& trajectory);
 
 /// The edges to pack, and fields on edges brought into their order: from a row a listed edge to a row a

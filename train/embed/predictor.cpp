@@ -55,16 +55,24 @@ std::optional<fs::path> data_of_run(const Config& config, const fs::path& checkp
 
 namespace {
 
-/// A run's configuration for predictions: with the number of its classes, where that was counted in the
-/// data, and without their weights, which new data need not allow.
-Config with_classes(Config config, const fs::path& checkpoint) {
+/// A run's configuration for predictions: with the numbers of its classes and identifiers, where these were
+/// counted in the data, and without the classes' weights, which new data need not allow.
+Config with_counts(Config config, const fs::path& checkpoint) {
   config.loss.class_weights.clear();
-  if (config.task.name != TaskName::graph_classification || config.data.classes > 0) return config;
+  const bool classes = config.task.name == TaskName::graph_classification && config.data.classes == 0;
+  const bool identifiers = !config.data.embed.empty() && config.data.identifiers == 0;
+  if (!classes && !identifiers) return config;
   const std::optional<TrainingData> trained = checkpoint_training_data(checkpoint);
   if (!trained || !trained->ranges) return config;
-  const auto label = trained->ranges->fields.find(config.data.targets.front());
-  if (label != trained->ranges->fields.end() && !label->second.empty())
-    config.data.classes = static_cast<int64_t>(label->second.front().most) + 1;
+  const auto most = [&](const std::string& name) {
+    const auto field = trained->ranges->fields.find(name);
+    const bool known = field != trained->ranges->fields.end() && !field->second.empty();
+    return known ? static_cast<int64_t>(field->second.front().most) : -1;
+  };
+  if (classes) config.data.classes = most(config.data.targets.front()) + 1;
+  if (!identifiers) return config;
+  for (const std::string& name : config.data.embed)
+    config.data.identifiers = std::max(config.data.identifiers, most(name) + 1);
   return config;
 }
 
@@ -86,7 +94,7 @@ struct Predictor::Loaded {
 
 Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
     : runtime(on),
-      config(with_classes(checkpoint_config(checkpoint), checkpoint)),
+      config(with_counts(checkpoint_config(checkpoint), checkpoint)),
       task(make_task(config, Dataset::open(data_of(config, checkpoint, data_path)))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {

@@ -40,6 +40,17 @@ TEST_CASE("directed edges stay, and their fields follow the order") {
   CHECK(t.rows(FieldOn::edge) == 4);
 }
 
+TEST_CASE("a note says which edges have a field one way only") {
+  RawTrajectory t = graph();
+  t.dim = 2;
+  t.edges = {0, 1, 2, 1, 1, 0, 1, 2};  // 0 to 1, 1 to 0, 2 to 1, 1 to 2
+  CHECK(graph_notes(t).empty());
+  t.edges = {0, 1, 2, 2, 1, 0, 1, 0};  // 2 to 1 and 2 to 0 have none back
+  CHECK(contains(graph_notes(t).front(), "[a.npz] 2 of 4 edges are listed in one direction"));
+  t.directed = true;
+  CHECK(graph_notes(t).empty());
+}
+
 TEST_CASE("undirected edges join both ways, once, without loops") {
   RawTrajectory t = graph();
   t.fields.clear();

@@ -56,7 +56,7 @@ TEST_CASE("a plan from sizes is the plan of such a file") {
       for (size_t i = 0; i < sizes.choices.size(); ++i)
         CHECK(sizes.choices[i].predicted.reserved == packed.choices[i].predicted.reserved);
       REQUIRE(sizes.notes.size() == packed.notes.size() + 1);
-      CHECK(contains(sizes.notes.front(), "fields on nodes [components]: velocity [2]"));
+      CHECK(contains(sizes.notes.front(), "fields [components]: velocity [2]"));
       CHECK(sizes.bound.has_value() == (config.run.device == "cuda"));
     }
   }

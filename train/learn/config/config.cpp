@@ -221,6 +221,7 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
           .norm = config.norm,
           .concat_order = config.concat_order,
           .aggregate = config.aggregate,
+          .reduce = config.reduce,
           .path = config.path,
           .keep_hidden = config.keep_hidden};
 }

@@ -56,6 +56,9 @@ struct DataConfig {
   std::string train_split = "train";
   std::string valid_split = "valid";
   std::vector<std::string> inputs = {"velocity"};
+  std::vector<std::string> embed;        ///< identifiers of nodes, each with a row of a trained table
+  int64_t identifiers = 0;               ///< rows of each table; 0: as many as the training split has
+  std::vector<std::string> edge_inputs;  ///< fields on edges, behind relative positions
   std::vector<std::string> targets = {"velocity"};
   Prediction predict = Prediction::change;
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
@@ -107,10 +110,12 @@ struct ModelConfig {
   int64_t width = 128;
   int64_t blocks = 15;
   int64_t hidden_layers = 2;
+  int64_t embedding = 16;  ///< columns of a row of data.embed
   Activation activation = Activation::relu;
   Norm norm = Norm::layer;
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
+  EdgeReduce reduce = EdgeReduce::sum;
   GraphPool pool = GraphPool::mean;  ///< of tasks on whole graphs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;

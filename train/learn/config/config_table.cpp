@@ -76,6 +76,8 @@ constexpr ConfigSection kSections[] = {
 
 constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
 constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
+constexpr TaskName kTasksWithoutMesh[] = {TaskName::node_classification, TaskName::graph_regression,
+                                          TaskName::graph_classification};
 constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
 constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification};
 constexpr TaskName kTasksOfClasses[] = {TaskName::node_classification, TaskName::graph_classification};
@@ -86,6 +88,7 @@ constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
 // What it may not.
 constexpr KeyUse kFixed{true};
 constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
+constexpr KeyUse kFixedWithoutMesh{true, kTasksWithoutMesh, "reads no identifiers"};
 constexpr KeyUse kFixedOnNodes{true, kTasksOnNodes, "has no splits of nodes"};
 constexpr KeyUse kFixedOnGraphs{true, kTasksOnGraphs, "predicts no values of graphs"};
 constexpr KeyUse kFixedOfClasses{true, kTasksOfClasses, "has no classes"};
@@ -134,6 +137,14 @@ constexpr ConfigKey kKeys[] = {
      "Split to validate on"},
     {"data", "inputs", TextListKey{at<&DataConfig::inputs>, 0}, "", kFixed,
      "Fields given to the model at each node, in addition to the node type"},
+    {"data", "embed", TextListKey{at<&DataConfig::embed>, 0}, "", kFixedWithoutMesh,
+     "Integer fields on nodes, identifiers from 0, of which each has a row in a table that is trained"},
+    {"data", "identifiers", IntegerKey{at<&DataConfig::identifiers>, 0, 1 << 24}, "rows", kFixedWithoutMesh,
+     "Rows of each table of data.embed; 0: one more than the largest identifier of the training split; "
+     "others share one more row"},
+    {"data", "edge_inputs", TextListKey{at<&DataConfig::edge_inputs>, 0}, "", kFixed,
+     "Fields given to the model at each edge, in addition to relative positions; each direction has its own "
+     "value"},
     {"data", "targets", TextListKey{at<&DataConfig::targets>}, "", kFixed, "Fields that the model predicts"},
     {"data", "predict", choice<&DataConfig::predict>(kPredictions), "", kFixed,
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 x[t] + "
@@ -184,6 +195,8 @@ constexpr ConfigKey kKeys[] = {
      "Message-passing blocks, or attention layers, in front of the decoder"},
     {"model", "hidden_layers", IntegerKey{at<&ModelConfig::hidden_layers>, 1, 7}, "layers", kFixed,
      "Hidden layers of each MLP"},
+    {"model", "embedding", IntegerKey{at<&ModelConfig::embedding>, 1, 1024}, "channels", kFixedWithoutMesh,
+     "Width of the rows of data.embed"},
     {"model", "activation", choice<&ModelConfig::activation>(kActivations), "", kFixed,
      "Activation function after each hidden layer, and after each attention layer"},
     {"model", "norm", choice<&ModelConfig::norm>(kNorms), "", kFixedOfMeshGraphNet,
@@ -193,6 +206,8 @@ constexpr ConfigKey kKeys[] = {
     {"model", "aggregate", choice<&ModelConfig::aggregate>(kAggregates), "", kFixedOfMeshGraphNet,
      "Whether nodes sum edge features before or after the residual is added; weights trained with one are "
      "wrong with the other"},
+    {"model", "reduce", choice<&ModelConfig::reduce>(kPools), "", kFixedOfMeshGraphNet,
+     "How a node combines the values of its edges; mean and max compute edges without fused kernels"},
     {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
      "How the nodes of a graph become one row in front of the decoder: their mean, sum or maximum"},
     {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,

@@ -34,6 +34,7 @@ class Checks {
     if (!config_.data.value_targets.empty()) check_value_targets();
     check_keys_of_task();
     check_keys_of_model();
+    check_embed();
     if (config_.model.name == ModelName::gat) check_gat();
     check_recompute();
     check_optimizer();
@@ -75,6 +76,16 @@ class Checks {
     }
   }
 
+  /// Keys of tables mean nothing without one.
+  void check_embed() {
+    if (!config_.data.embed.empty()) return;
+    refuse(config_.data.identifiers != 0, {"data.identifiers", "data.embed"}, "0 where data.embed is empty",
+           "name identifiers in data.embed, or set data.identifiers = 0");
+    refuse(config_.model.embedding != ModelConfig().embedding, {"model.embedding", "data.embed"},
+           fmt::format("{} where data.embed is empty", ModelConfig().embedding),
+           "name identifiers in data.embed, or leave it out");
+  }
+
   void check_gat() {
     const ModelConfig& model = config_.model;
     const GatConfig& gat = model.gat;
@@ -91,7 +102,10 @@ class Checks {
            fmt::format("\"none\" or \"max\" with more than {} blocks", kMostGatBlocksSideBySide),
            "set gat.jumping = \"max\", or lower model.blocks");
     const bool on_mesh = find_key("data.world_radius")->applies_to(config_.task.name);
-    refuse(on_mesh && gat.edge_features && gat.score == AttentionScore::gatv2,
+    const bool on_edges = !config_.data.edge_inputs.empty();
+    refuse(on_edges && !gat.edge_features, {"data.edge_inputs", "gat.edge_features"},
+           "[] with gat.edge_features = false", "leave it out, or set gat.edge_features = true");
+    refuse((on_mesh || on_edges) && gat.edge_features && gat.score == AttentionScore::gatv2,
            {"gat.edge_features", "gat.score"}, "false with gat.score = \"gatv2\"",
            "set gat.edge_features = false, or gat.score = \"gat\"");
     refuse(config_.data.world_radius > 0.0, {"data.world_radius", "model.name"},
@@ -200,8 +214,8 @@ class Checks {
 
   void check_mesh() {
     const DataConfig& data = config_.data;
-    refuse(data.inputs.empty() && data.world_position.empty(), {"data.inputs", "data.world_position"},
-           "at least one field, unless data.world_position names one",
+    refuse(data.inputs.empty() && data.world_position.empty() && data.embed.empty(),
+           {"data.inputs", "data.world_position"}, "at least one field, unless data.world_position names one",
            "name what the model knows of a frame; see meshgrad info");
     for (const int64_t type : data.kinematic_types) {
       refuse(contains(data.predicted_types, type), {"data.kinematic_types", "data.predicted_types"},
@@ -210,8 +224,6 @@ class Checks {
     refuse(config_.unroll.steps > 1 && !data.world_position.empty(), {"unroll.steps", "data.world_position"},
            "1 with data.world_position: edges are computed once a sample", "set unroll.steps = 1");
     if (data.world_radius <= 0.0) return;
-    refuse(data.world_position.empty(), {"data.world_radius", "data.world_position"},
-           "0 where meshes do not move", "name the field of current positions");
     const auto short_of = [&](double period) { return period > 0.0 && 2.0 * data.world_radius >= period; };
     refuse(std::ranges::any_of(data.period, short_of), {"data.world_radius", "data.period"},
            "less than half of each period", "lower it: about the length of an edge is usual");

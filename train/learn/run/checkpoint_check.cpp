@@ -278,7 +278,8 @@ TrainingRanges ranges_from(const nlohmann::json& json) {
 TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
   TrainingData data{dataset.dt(), {}, dataset.dim(), {}};
   const std::vector<std::string> positions(config.world_position.empty() ? 0 : 1, config.world_position);
-  for (const std::vector<std::string>* names : {&config.inputs, &config.targets, &positions}) {
+  for (const std::vector<std::string>* names :
+       {&config.inputs, &config.targets, &positions, &config.edge_inputs, &config.embed}) {
     for (const std::string& name : *names) {
       const FieldInfo& field = dataset.field(name);
       if (!field.offset.empty()) data.offsets[name] = field.offset;

@@ -52,6 +52,22 @@ void write_node_keys(const GraphBatch& batch, uint64_t seed, std::span<const Sam
   }
 }
 
+void finish_identifiers(const Graph& graph, int64_t nodes) {
+  const std::span<const int32_t> rows = graph.senders.values<int32_t>().first(static_cast<size_t>(nodes));
+  const std::span<int32_t> offsets = graph.sender_offsets.values<int32_t>();
+  std::ranges::fill(offsets, 0);
+  for (const int32_t row : rows) ++offsets[static_cast<size_t>(row) + 1];
+  std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+  std::vector<int32_t> next(offsets.begin(), offsets.end());
+  const std::span<int32_t> order = graph.sender_order.values<int32_t>();
+  for (size_t node = 0; node < rows.size(); ++node)
+    order[static_cast<size_t>(next[static_cast<size_t>(rows[node])]++)] = static_cast<int32_t>(node);
+  if (!graph.counts.defined()) return;
+  const std::span<int64_t> counts = graph.counts.values<int64_t>();
+  counts[0] = graph.nodes;
+  counts[1] = counts[2] = nodes;
+}
+
 int64_t BatchLayout::place(int64_t bytes) {
   const int64_t at = bytes_;
   bytes_ += round_up(bytes, kAlignment);
@@ -66,6 +82,14 @@ BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType
                 world || kind == Sizes::capacity);
   }
   node_features_ = place(shape.nodes * node_inputs_ * size_of(dtype));
+  for (const IdentifierTable& table : sizes.tables) {
+    constexpr int64_t kIndex = size_of(DType::i32);
+    tables_.push_back({.rows = table.rows,
+                       .senders = place(shape.nodes * kIndex),
+                       .sender_offsets = place((table.rows + 1) * kIndex),
+                       .sender_order = place(shape.nodes * kIndex),
+                       .counts = place(3 * size_of(DType::i64))});
+  }
   if (kind == Sizes::capacity) node_count_ = place(size_of(DType::i64));
   if (sizes.graph_starts) graph_starts_ = place((shape.graphs + 1) * size_of(DType::i32));
   add(kWindowWeight, Shape{1}, DType::f64);
@@ -110,6 +134,15 @@ Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
     graph.sender_order = over(placed.sender_order, {placed.edges}, DType::i32);
     if (placed.counted && counts) graph.counts = over(placed.counts, {3}, DType::i64);
     batch.graph.edge_sets.push_back(std::move(set));
+  }
+  for (const PlacedTable& placed : tables_) {
+    Graph& graph = batch.graph.identifiers.emplace_back();
+    graph.nodes = placed.rows;
+    graph.owned_nodes = graph.edges = shape_.nodes;
+    graph.senders = over(placed.senders, {graph.edges}, DType::i32);
+    graph.sender_offsets = over(placed.sender_offsets, {graph.nodes + 1}, DType::i32);
+    graph.sender_order = over(placed.sender_order, {graph.edges}, DType::i32);
+    if (counts) graph.counts = over(placed.counts, {3}, DType::i64);
   }
   if (node_count_ >= 0 && counts) batch.graph.node_count = over(node_count_, {1}, DType::i64);
   if (graph_starts_ >= 0) batch.graph.graph_starts = over(graph_starts_, {shape_.graphs + 1}, DType::i32);

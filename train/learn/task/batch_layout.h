@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace meshgrad {
 
@@ -67,6 +68,9 @@ void write_graph_sizes(const GraphBatch& batch, std::span<const int64_t> nodes);
 void write_node_keys(const GraphBatch& batch, uint64_t seed, std::span<const Sample> samples,
                      std::span<const int64_t> nodes);
 
+/// One of GraphBatch::identifiers, of which `senders` are written for so many nodes: the rest of it.
+void finish_identifiers(const Graph& graph, int64_t nodes);
+
 /// f64 [1]: weight of the window's loss, which every training batch carries.
 inline constexpr std::string_view kWindowWeight = "window_weight";
 
@@ -111,6 +115,11 @@ class BatchLayout {
     bool counted;
     int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
   };
+  /// Offsets of GraphBatch::identifiers of one table.
+  struct PlacedTable {
+    int64_t rows;
+    int64_t senders, sender_offsets, sender_order, counts;
+  };
   int64_t place(int64_t bytes);
   void place_edges(const std::string& name, int64_t edges, int64_t inputs, bool counted);
 
@@ -119,6 +128,7 @@ class BatchLayout {
   DType dtype_;
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;
+  std::vector<PlacedTable> tables_;
   int64_t node_features_;
   int64_t node_count_ = -1;    ///< -1: all rows are real
   int64_t graph_starts_ = -1;  ///< -1: not asked for

@@ -54,6 +54,8 @@ void warn_of_scales(const Dataset& dataset, const FieldSelection& fields, const 
   for (const FieldSelection::Input& input : fields.inputs)
     check(input.field.name + " has",
           dataset.field_stats(input.field.name, NodeTypeSet::all(), Quantity::value).std, unit);
+  for (const FieldInfo& field : fields.edges)
+    check(field.name + " has", dataset.field_stats(field.name).std, unit);
   const NodeTypeSet types(std::span(fields.config.predicted_types));
   for (const FieldInfo& target : fields.targets) {
     const Quantity quantity = fields.predicted_quantity(target.name);

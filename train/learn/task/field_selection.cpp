@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/field_selection.h>
 
 #include <fmt/format.h>
@@ -75,10 +76,6 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
     const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
     return Input{field, column, value_columns[static_cast<size_t>(column)] != 0};
   };
-  if (config.world_radius > 0.0 && config.world_position.empty())
-    throw config_error("data.world_radius", "0 where meshes do not move",
-                       fmt::format("{}", config.world_radius),
-                       "name the field of current positions in data.world_position");
   if (!config.world_position.empty())
     world_position = input_of(checked_position(dataset, config.world_position));
   for (const std::string& name : config.inputs) {
@@ -86,6 +83,7 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
     node_inputs += input.field.components * (input.target_column >= 0 ? config.history : 1);
     inputs.push_back(std::move(input));
   }
+  edges = edge_fields(dataset, config);
   if (!config.kinematic_types.empty() && world_position) known_changes.push_back(*world_position);
   if (!config.kinematic_types.empty() && !world_position)
     for (const FieldInfo& field : targets) known_changes.push_back(input_of(field));
@@ -135,6 +133,7 @@ std::vector<std::string> FieldSelection::given_inputs() const {
   };
   for (const Input& input : inputs) add(input);
   if (world_position) add(*world_position);
+  for (const FieldInfo& field : edges) add({field});
   return names;
 }
 
@@ -156,6 +155,7 @@ int64_t FieldSelection::predicted_nodes(const MeshView& mesh) const {
 std::span<const float> FieldSelection::current_positions(const TrajectoryView& trajectory, int64_t t,
                                                          const FieldState& state,
                                                          std::vector<float>& gathered) const {
+  if (!world_position) return trajectory.mesh().positions;
   const Input& world = *world_position;
   if (world.target_column < 0) return trajectory.field(world.field.name).frame(t);
   const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);

@@ -40,6 +40,7 @@ struct FieldSelection {
   std::vector<FieldInfo> targets;
   std::vector<uint8_t> value_columns;   ///< by column of a state: 1 where its value is predicted
   std::optional<Input> world_position;  ///< the field data.world_position; absent: meshes do not move
+  std::vector<FieldInfo> edges;         ///< the fields data.edge_inputs
   std::vector<Input> known_changes;     ///< known of the next frame at nodes of data.kinematic_types
   int64_t node_inputs = 0;              ///< columns that nodes read
   int64_t outputs = 0;                  ///< columns of all targets
@@ -60,7 +61,8 @@ struct FieldSelection {
   int64_t earlier_frames() const { return config.history - (second_change() ? 0 : 1); }
   /// "velocity" or "velocity, pressure".
   std::string target_names() const;
-  /// Names of the inputs that change over time and are not predicted: rollouts read them from the data.
+  /// Names of the inputs of nodes and edges that change over time and are not predicted: rollouts read them
+  /// from the data.
   std::vector<std::string> given_inputs() const;
 
   bool is_kinematic(int64_t node_type) const { return contains_type(config.kinematic_types, node_type); }
@@ -72,7 +74,10 @@ struct FieldSelection {
   std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;
   int64_t predicted_nodes(const MeshView& mesh) const;
 
-  /// The current positions, [nodes, dimensions], in the data or in `gathered`.
+  /// The field of current positions; null: meshes do not move.
+  const FieldInfo* moving() const { return world_position ? &world_position->field : nullptr; }
+  /// The current positions, [nodes, dimensions], in the data or in `gathered`; of a mesh that does not move
+  /// those at rest.
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;
   /// Target fields at frame t side by side: [nodes, outputs].

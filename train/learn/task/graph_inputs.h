@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GraphInputs: what a model reads of given graphs, for tasks that need no mesh. Nodes read the fields
-// data.inputs (one on graphs at every node), then a one-hot of the node type where the data have several.
-// Edges read relative positions (sender minus receiver) and their length where the data have positions, else
-// nothing. Graphs of a batch are one graph, their disjoint union.
+// data.inputs (one on graphs at every node), then a one-hot of the node type where the data have several, and
+// the row of each identifier of data.embed in a table that is trained (nn/embedding.h).
+// Edges read relative positions (sender minus receiver) and their length where the data have positions, then
+// the fields data.edge_inputs. Graphs of a batch are one graph, their disjoint union.
 #pragma once
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 
@@ -20,14 +21,16 @@ struct GivenGraph {
 
 class GraphInputs {
  public:
-  /// Throws ConfigError without a field, for others than f32 fields on nodes and graphs, and for a node type
-  /// outside of the one-hot.
-  GraphInputs(const Dataset& dataset, const DataConfig& config);
+  /// Throws ConfigError without a field, for others than f32 fields on nodes and graphs, for a node type
+  /// outside of the one-hot, for identifiers that are no i32 field on nodes, and what edge_fields throws.
+  GraphInputs(const Dataset& dataset, const Config& config);
 
   /// Of a model that reads this; outputs are left out.
   ModelSizes sizes() const;
   const std::vector<FieldInfo>& fields() const { return fields_; }
   void describe(TaskDescription& text) const;
+  /// Of node types that are so many that they may be identifiers.
+  void warn(std::vector<TaskWarning>& found) const;
   /// Writes features and edges of a batch on the host. With `learn`, the normalisers learn from each graph
   /// before they are applied to it.
   void write(const Batch& batch, std::span<const GivenGraph> graphs, Normalizers& normalizers, bool learn,
@@ -39,10 +42,17 @@ class GraphInputs {
  private:
   template <class T>
   void write_rows(const GivenGraph& graph, T* rows) const;
+  template <class T>
+  void write_edge_rows(const GivenGraph& graph, T* rows) const;
 
-  std::vector<FieldInfo> fields_;
-  int64_t width_ = 0;       // columns of a node
-  int64_t node_types_ = 0;  // of the one-hot; 0: there is none
+  void add_tables(const Dataset& dataset, const Config& config);
+  void write_identifiers(const Batch& batch, std::span<const GivenGraph> graphs, int64_t nodes) const;
+
+  std::vector<FieldInfo> fields_, edge_fields_;
+  std::vector<IdentifierTable> tables_;  // of the fields of their names
+  int64_t width_ = 0;                    // columns of a node
+  int64_t node_types_ = 0;               // of the one-hot; 0: there is none
+  int64_t edge_width_ = 0;               // columns of an edge
   int dim_ = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace meshgrad {
 
-GraphTask::GraphTask(const Dataset& data, const Config& config) : dataset(data), inputs_(data, config.data) {
+GraphTask::GraphTask(const Dataset& data, const Config& config) : dataset(data), inputs_(data, config) {
   refuse_noise(config);
   sizes = inputs_.sizes();
   sizes.graph_starts = true;
@@ -53,6 +53,7 @@ TaskDescription GraphTask::describe_inputs() const {
 std::vector<TaskWarning> GraphTask::data_warnings() const {
   std::vector<TaskWarning> found;
   for (const std::string& text : dataset.warnings()) found.push_back({"data.path", text});
+  inputs_.warn(found);
   return found;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 
 #include <algorithm>
@@ -64,7 +65,8 @@ size_t write_known_changes(const FieldSelection& fields, const TrajectoryView& t
 
 int64_t edge_inputs(const FieldSelection& fields, int dim) {
   const int64_t at_rest = dim + 1;
-  return at_rest + (fields.world_position ? fields.world_position->field.components + 1 : 0);
+  return columns_of(fields.edges) + at_rest +
+         (fields.world_position ? fields.world_position->field.components + 1 : 0);
 }
 
 template <class T>
@@ -111,6 +113,7 @@ void write_edges(const FieldSelection& fields, const TrajectoryView& trajectory,
     rows += dim + 1;
   }
   write_displacements(mesh, mesh.positions, mesh.dim, width, rows);
+  write_edge_fields(std::span(fields.edges), trajectory, t, width, rows + mesh.dim + 1);
 }
 template void write_edges(const FieldSelection&, const TrajectoryView&, int64_t, const FieldState&,
                           SampleScratch&, float*);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a mesh and its fields become a model's inputs. Nodes: see FieldSelection. Edges: relative position
 // (sender minus receiver) and its length; of a mesh that moves, first those of the current positions, then
-// those at rest. Meshes of a batch are one graph, their disjoint union.
+// those at rest; then the fields data.edge_inputs. Meshes of a batch are one graph, their disjoint union.
 // Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/nn/normalizer.h>

@@ -48,7 +48,7 @@ std::string node_split_named(const Dataset& dataset, const std::string& asked) {
 }  // namespace
 
 NodeClassification::NodeClassification(const Dataset& data, const Config& config)
-    : dataset(one_graph(data)), inputs_(dataset, config.data) {
+    : dataset(one_graph(data)), inputs_(dataset, config) {
   refuse_noise(config);
   for (const SplitInfo& split : dataset.splits())
     if (split.count > 0) split_of_graph_ = split.name;
@@ -113,6 +113,7 @@ TaskDescription NodeClassification::describe() const {
 std::vector<TaskWarning> NodeClassification::validate(const Config& config) const {
   std::vector<TaskWarning> found;
   for (const std::string& text : dataset.warnings()) found.push_back({"data.path", text});
+  inputs_.warn(found);
   if (config.train.batch > 1) {
     found.push_back({"train.batch", fmt::format("train.batch = {} computes the one graph {} times a step, "
                                                 "with the same result as once; set train.batch = 1",

@@ -3,6 +3,7 @@
 #include <meshgrad/kernels/mlp.h>
 #include <meshgrad/train/data/json_fault.h>
 #include <meshgrad/train/data/safetensors.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
@@ -74,8 +75,13 @@ Description offsets_of(const Task& task) {
   return offsets;
 }
 
-/// The description of an export is a MeshGraphNet's.
-void need_mesh_graph_net(const ModelConfig& model, const std::string& checkpoint) {
+/// The description of an export is a MeshGraphNet's, without tables of identifiers.
+void need_mesh_graph_net(const Config& config, const std::string& checkpoint) {
+  const ModelConfig& model = config.model;
+  if (!config.data.embed.empty())
+    throw config_error(checkpoint, "a model that can be exported: without data.embed",
+                       listed(config.data.embed),
+                       "read the parameters in the checkpoint, which is a safetensors file");
   if (model.name == ModelName::mesh_graph_net) return;
   throw config_error(checkpoint, "a model that can be exported: mesh_graph_net",
                      std::string(name_of(model.name)),
@@ -118,7 +124,8 @@ Description description_of(const Config& config, const Task& task) {
           {"edge_mlp", concatenation.edges},
           {"node_mlp", concatenation.nodes},
           {"residual", {"edges", "nodes"}},
-          {"aggregate", after ? "after_residual" : "before_residual"}};
+          {"aggregate", after ? "after_residual" : "before_residual"},
+          {"reduce", name_of(options.reduce)}};
 }
 
 void check_description(const Description& needed, const Description& got, const std::string& file) {
@@ -244,7 +251,7 @@ ExportReport export_weights(Runtime& runtime, const fs::path& checkpoint, const 
   const SafetensorsFile file = open_checkpoint(checkpoint);
   const SafetensorsView& view = file.view();
   const Config config = checkpoint_config(checkpoint);
-  need_mesh_graph_net(config.model, checkpoint.string());
+  need_mesh_graph_net(config, checkpoint.string());
   const Task task = task_of(config, checkpoint_training_data(checkpoint), checkpoint.string());
   const Model model = make_model(runtime, config, task.sizes());
   const ParameterSet& parameters = model.parameters;

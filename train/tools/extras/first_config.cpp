@@ -119,6 +119,10 @@ class Guess {
     for (const FieldInfo& field : dataset_.fields()) {
       if (field.dtype != DType::f32) continue;
       if (field.on == FieldOn::graph) conditions.push_back(field);
+      if (field.on == FieldOn::edge && !field.dynamic && varies(field, Quantity::value)) {
+        first_.config.data.edge_inputs.push_back(field.name);
+        reason("data.edge_inputs", "static float fields on edges");
+      }
       if (field.on != FieldOn::node || !varies(field, Quantity::value)) continue;
       const bool moves = field.dynamic && longest_ > 1 && changes(field);
       (moves ? moving : still).push_back(field);
@@ -326,7 +330,7 @@ class Guess {
     reason("data.world_radius",
            "the mean length of an edge: nearer nodes of two types exchange messages; 0 for MeshPredictor");
     const std::vector<double> counts =
-        world_edges_per_node(dataset_, dataset_.field(data.world_position), {data.world_radius, true});
+        world_edges_per_node(dataset_, &dataset_.field(data.world_position), {data.world_radius, true});
     if (counts.empty() || counts.back() == 0.0) return;
     data.world_edges_per_node = rounded(1.5 * counts.back());
     reason("data.world_edges_per_node", "1.5 times the most in some frames of the data");

@@ -51,6 +51,18 @@ void choose_target(const Dataset& dataset, const std::vector<std::string>& targe
   first.reasons["data.targets"] = "what the model predicts";
 }
 
+/// Integers on nodes that are not the target: numbers of things, not amounts.
+void choose_identifiers(const Dataset& dataset, FirstConfig& first) {
+  DataConfig& data = first.config.data;
+  for (const std::string& name : names_of_fields(dataset, FieldOn::node, DType::i32)) {
+    const FieldStatistics stats = dataset.field_stats(name);
+    const bool varies = stats.count > 0 && stats.min != stats.max;
+    if (name == data.targets.front() || dataset.field(name).components != 1 || !varies) continue;
+    data.embed.push_back(name);
+    first.reasons["data.embed"] = "integers on nodes: each value has a row of model.embedding numbers";
+  }
+}
+
 }  // namespace
 
 bool is_for_graphs(const Dataset& dataset, const std::vector<std::string>& targets) {
@@ -76,6 +88,9 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
     first.notes.push_back("There is no split to validate on: convert with --split 0.8,0.1,0.1.");
   config.data.inputs = names_of_fields(dataset, FieldOn::node, DType::f32);
   first.reasons["data.inputs"] = "float fields on nodes";
+  choose_identifiers(dataset, first);
+  config.data.edge_inputs = names_of_fields(dataset, FieldOn::edge, DType::f32);
+  if (!config.data.edge_inputs.empty()) first.reasons["data.edge_inputs"] = "float fields on edges";
   config.data.node_types = std::max<int64_t>(1, dataset.node_types());
   config.train.noise = 0.0;
   config.model.width = 64;
@@ -86,7 +101,10 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.schedule.final_lr = 1e-5;
   first.reasons["optimizer.lr"] = "falls to schedule.final_lr";
   choose_precision(first);
-  const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
+  const Task task = make_task(config, dataset);
+  for (const TaskWarning& warning : task.validate(config))
+    if (warning.key == "data.node_types") first.notes.push_back(warning.text);
+  const int64_t samples = task.samples(config.data.train_split).size();
   const int64_t largest = std::max<int64_t>(1, dataset.largest_mesh(config.data.train_split).nodes);
   config.train.batch =
       nodes ? 1 : std::clamp<int64_t>(kNodesOfBatch / largest, 1, std::min(kMostGraphs, samples));

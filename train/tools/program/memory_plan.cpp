@@ -58,7 +58,7 @@ double world_edges_in_bound(const Task& task, const Config& config, bool has_dat
   if (!has_data) return room;
   const MeshTask& mesh = task.mesh();
   const std::vector<double> counts =
-      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
+      world_edges_per_node(mesh.dataset, mesh.fields.moving(), mesh.world.options());
   double sum = 0.0;
   for (const double count : counts) sum += std::min(count, room);
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
@@ -87,6 +87,10 @@ void add_kernels(MemoryPlan& plan, const std::vector<WorkTrace::Call>& calls, co
     const bool all = has_16_bits(config) && std::none_of(messages.begin(), messages.end(), tells);
     (all ? plan.fused : plan.op_by_op).emplace_back(op.name);
   }
+  // A model that asks for another sum calls none of them for its edges.
+  const bool reduces =
+      config.model.name == ModelName::mesh_graph_net && config.model.reduce != EdgeReduce::sum;
+  if (reduces) plan.op_by_op.emplace_back("edge update");
 }
 
 /// Of what fits, in the configuration's precision if anything does, what takes least time; what recomputes
@@ -236,9 +240,15 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
       text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
     }
   }
+  for (const std::string& name : config.data.edge_inputs) {
+    const auto given = mesh.fields.find(name);
+    fields.push_back(
+        {.name = name, .components = given == mesh.fields.end() ? 1 : given->second, .on = FieldOn::edge});
+    text += fmt::format(", {} [{}] on edges", name, fields.back().components);
+  }
   notes.push_back(
       fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
-                  "fields on nodes [components]: {}",
+                  "fields [components]: {}",
                   mesh.nodes, mesh.edges, mesh.dim, text));
   if (edge_options(config.data) != MeshEdgeOptions{})
     notes.emplace_back("edges are taken to be those that data.hops and data.period make");

@@ -14,10 +14,10 @@ namespace meshgrad {
 
 /// The mesh to plan for where there is no packed file.
 struct PlannedMesh {
-  int64_t nodes = 0, edges = 0;  ///< directed edges
-  int dim = 2;                   ///< 2 or 3
-  std::map<std::string, int>
-      fields;  ///< components of data.inputs, data.targets, data.world_position; else `dim`
+  int64_t nodes = 0, edges = 0;       ///< directed edges
+  int dim = 2;                        ///< 2 or 3
+  std::map<std::string, int> fields;  ///< components of data.inputs, data.targets, data.world_position, else
+                                      ///< `dim`; of data.edge_inputs, else 1
 };
 
 /// What bounds the time of a step on a GPU from below: the sum over its kernel calls of least_seconds
