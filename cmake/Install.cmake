@@ -48,6 +48,7 @@ set(public_headers
   train/data/dataset.h
   train/data/field_info.h
   train/embed/arrays.h
+  train/embed/graph_predictor.h
   train/embed/mesh_predictor.h
   train/embed/online_trainer.h
   train/learn/run/checkpoint.h

@@ -104,14 +104,6 @@ size_t strided_rows_of(const meshgrad_array& array, const char* what) {
   return static_cast<size_t>(rows);
 }
 
-Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
-  const Device device = device_of(runtime, array, what);
-  const size_t elements = elements_of(array, what);
-  if (array.dtype == MESHGRAD_I64) return {{static_cast<const int64_t*>(array.data), elements}, device};
-  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32 or MESHGRAD_I64");
-  return {{static_cast<const int32_t*>(array.data), elements}, device};
-}
-
 /// Numbers or WritableNumbers, of Floats = float or const float.
 template <class Array, class Floats, class Doubles>
 Array array_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
@@ -169,6 +161,14 @@ int status_of_exception() noexcept {
   } catch (...) {
     return keep(MESHGRAD_INTERNAL_ERROR, "an unknown exception");
   }
+}
+
+Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  const Device device = device_of(runtime, array, what);
+  const size_t elements = elements_of(array, what);
+  if (array.dtype == MESHGRAD_I64) return {{static_cast<const int64_t*>(array.data), elements}, device};
+  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32 or MESHGRAD_I64");
+  return {{static_cast<const int32_t*>(array.data), elements}, device};
 }
 
 Numbers numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {

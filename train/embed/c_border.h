@@ -105,6 +105,7 @@ static_assert(sizeof(meshgrad_array) == 48, "the size of version 0.1.0, which ne
 /// be, and without data.
 Numbers numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);
 WritableNumbers writable_numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);
+Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);
 /// Throws InvalidArgument unless the last of several axes has `columns`.
 void check_columns(const meshgrad_array& array, int64_t columns, const char* what);
 /// The components of the field named, or 0.

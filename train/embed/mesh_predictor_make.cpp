@@ -40,7 +40,7 @@ void refuse_edge_inputs(const Config& config) {
 
 TrainingData described_data(const fs::path& checkpoint) {
   check_on_meshes(checkpoint_config(checkpoint).task.name, "a checkpoint of a task on meshes",
-                  "evaluate it with meshgrad evaluate");
+                  "use GraphPredictor, in C meshgrad_graph_predictor, or meshgrad predict");
   if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
   throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
                    "a checkpoint of an earlier version",

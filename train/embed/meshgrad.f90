@@ -19,6 +19,7 @@ module meshgrad
   implicit none
   private
   public :: numbers, on_device, mesh_of, meshgrad_array, meshgrad_mesh, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
+  public :: meshgrad_graph_predictor
   public :: meshgrad_version, meshgrad_error_text
   integer, parameter, public :: meshgrad_ok = 0, meshgrad_invalid_argument = 1, meshgrad_config_error = 2, &
     meshgrad_data_error = 3, meshgrad_out_of_memory = 4, meshgrad_device_error = 5, meshgrad_rank_error = 6, &
@@ -42,6 +43,14 @@ module meshgrad
     type(meshgrad_array) :: positions, cells, edges, node_type
     integer(c_int32_t) :: first_node
     type(meshgrad_array) :: ghost_owner, ghost_number
+  end type
+
+  !> meshgrad_graph of meshgrad.h.
+  type, bind(c) :: c_graph
+    integer(c_size_t) :: size
+    type(meshgrad_array) :: inputs, edges
+    integer(c_int32_t) :: directed, first_node
+    type(meshgrad_array) :: graph_inputs, positions, node_type, starts
   end type
 
   !> meshgrad_runtime_options of meshgrad.h.
@@ -149,6 +158,16 @@ module meshgrad
     procedure :: get_next_gradient => predictor_get_next_gradient
     procedure :: get_boundary_gradient => predictor_get_boundary_gradient
     procedure :: get_position_gradient => predictor_get_position_gradient
+  end type
+
+  !> A checkpoint that predicts classes of nodes, or numbers or classes of graphs.
+  type :: meshgrad_graph_predictor
+    type(owner), private :: own
+  contains
+    procedure :: open => graph_predictor_open
+    procedure :: close => graph_predictor_close
+    procedure :: sizes => graph_predictor_sizes
+    procedure :: predict => graph_predictor_predict
   end type
 
   !> meshgrad_field of meshgrad.h.
@@ -259,6 +278,39 @@ module meshgrad
       type(c_ptr), value :: trainer
       character(kind=c_char), intent(in) :: path(*)
       integer(c_int) :: c_trainer_save
+    end function
+  end interface
+
+  interface
+    subroutine c_graph_init(graph, size) bind(c, name="meshgrad_graph_init_sized")
+      import
+      type(c_graph), intent(out) :: graph
+      integer(c_size_t), value :: size
+    end subroutine
+    function c_graph_predictor_create(runtime, checkpoint, predictor) bind(c, name="meshgrad_graph_predictor_create")
+      import
+      type(c_ptr), value :: runtime
+      character(kind=c_char), intent(in) :: checkpoint(*)
+      type(c_ptr), intent(out) :: predictor
+      integer(c_int) :: c_graph_predictor_create
+    end function
+    subroutine c_graph_predictor_destroy(predictor) bind(c, name="meshgrad_graph_predictor_destroy")
+      import
+      type(c_ptr), value :: predictor
+    end subroutine
+    function c_graph_predictor_sizes(predictor, inputs, graph_inputs, dim, columns, per_graph) &
+        bind(c, name="meshgrad_graph_predictor_sizes")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), intent(out) :: inputs, graph_inputs, dim, columns, per_graph
+      integer(c_int) :: c_graph_predictor_sizes
+    end function
+    function c_graph_predictor_predict(predictor, graph, values) bind(c, name="meshgrad_graph_predictor_predict")
+      import
+      type(c_ptr), value :: predictor
+      type(c_graph), intent(in) :: graph
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_graph_predictor_predict
     end function
   end interface
 
@@ -1319,6 +1371,61 @@ contains
     loss = 0
     call finish(c_trainer_held_out_loss(self%own%handle, loss), status)
   end function
+
+  subroutine graph_predictor_open(self, runtime, checkpoint, status)
+    class(meshgrad_graph_predictor), intent(inout) :: self
+    type(meshgrad_runtime), intent(in) :: runtime
+    character(*), intent(in) :: checkpoint
+    integer, intent(out), optional :: status
+    integer(c_int) :: got
+    if (is_open(self%own, 'graph_predictor%open', status)) return
+    got = c_graph_predictor_create(runtime%own%handle, zero_ended(checkpoint), self%own%handle)
+    call hold(self%own, c_graph_predictor_destroy, runtime%own%shared)
+    call finish(got, status)
+  end subroutine
+
+  subroutine graph_predictor_close(self)
+    class(meshgrad_graph_predictor), intent(inout) :: self
+    call end_owned(self%own)
+  end subroutine
+
+  !> Rows of inputs, of graph_inputs and of positions (0: none), and of a prediction, whose columns are graphs or nodes.
+  subroutine graph_predictor_sizes(self, inputs, graph_inputs, dim, rows, per_graph, status)
+    class(meshgrad_graph_predictor), intent(in) :: self
+    integer(int32), intent(out), optional :: inputs, graph_inputs, dim, rows
+    logical, intent(out), optional :: per_graph
+    integer, intent(out), optional :: status
+    integer(c_int32_t) :: got(5)
+    got = 0
+    call finish(c_graph_predictor_sizes(self%own%handle, got(1), got(2), got(3), got(4), got(5)), status)
+    if (present(inputs)) inputs = got(1)
+    if (present(graph_inputs)) graph_inputs = got(2)
+    if (present(dim)) dim = got(3)
+    if (present(rows)) rows = got(4)
+    if (present(per_graph)) per_graph = got(5) == 1
+  end subroutine
+
+  !> inputs(columns, nodes), edges(2, edges) of senders and receivers; `values` gets the probability of each class, or
+  !! the targets, of each graph or node. `starts`: the first node of each graph, and one past the last.
+  subroutine graph_predictor_predict(self, inputs, edges, directed, values, graph_inputs, positions, node_type, starts, &
+      status)
+    class(meshgrad_graph_predictor), intent(in) :: self
+    type(meshgrad_array), intent(in) :: inputs, edges, values
+    logical, intent(in) :: directed
+    type(meshgrad_array), intent(in), optional :: graph_inputs, positions, node_type, starts
+    integer, intent(out), optional :: status
+    type(c_graph) :: graph
+    call c_graph_init(graph, c_sizeof(graph))
+    graph%inputs = inputs
+    graph%edges = edges
+    graph%directed = merge(1_c_int32_t, 0_c_int32_t, directed)
+    graph%first_node = 1
+    if (present(graph_inputs)) graph%graph_inputs = graph_inputs
+    if (present(positions)) graph%positions = positions
+    if (present(node_type)) graph%node_type = node_type
+    if (present(starts)) graph%starts = starts
+    call finish(c_graph_predictor_predict(self%own%handle, graph, values), status)
+  end subroutine
 
   !> Steps taken, samples kept for training, samples so far.
   subroutine trainer_counts(self, steps, samples, seen, status)

@@ -312,6 +312,44 @@ int meshgrad_predictor_get_boundary_gradient(const meshgrad_predictor* predictor
 int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor, int32_t mesh,
                                              const meshgrad_array* values);
 
+/* ---- Graph predictor: classes of nodes, and numbers and classes of whole graphs ----
+ * Of a checkpoint of node_classification, graph_classification or graph_regression. Its processes, if it has
+ * a communicator, predict each for itself. */
+
+typedef struct meshgrad_graph_predictor meshgrad_graph_predictor;
+
+/* A graph, or several side by side; all arrays are read within the call. */
+typedef struct meshgrad_graph {
+  size_t size; /* of this structure: set by meshgrad_graph_init */
+  meshgrad_array
+      inputs; /* f32 or f64 [nodes, columns]: the fields on nodes among data.inputs, in their order */
+  meshgrad_array edges; /* i32 or i64 [edges, 2]: sender and receiver */
+  int32_t directed;     /* 1: edges as they are given; 0: each once or both ways, loops are left out. As the
+                           data were, of which `meshgrad info` says it; has no default */
+  int32_t first_node;   /* the number of the first node in edges and starts: 0, or 1 as in Fortran */
+  meshgrad_array graph_inputs; /* f32 or f64 [graphs, columns]: the fields on graphs among data.inputs */
+  meshgrad_array positions;    /* f32 or f64 [nodes, dim], where the data had them */
+  meshgrad_array node_type;    /* i32 or i64 [nodes]; rank 0: all 0 */
+  meshgrad_array starts; /* i32 or i64 [graphs + 1]: the first node of each graph, and one past the last; rank
+                            0: one graph */
+} meshgrad_graph;
+
+void meshgrad_graph_init_sized(meshgrad_graph* graph, size_t size);
+static inline void meshgrad_graph_init(meshgrad_graph* graph) {
+  meshgrad_graph_init_sized(graph, sizeof *graph);
+}
+int meshgrad_graph_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
+                                    meshgrad_graph_predictor** predictor);
+void meshgrad_graph_predictor_destroy(meshgrad_graph_predictor* predictor);
+/* Columns of inputs, of graph_inputs and of positions (0: none); columns of a prediction, and whether its
+ * rows are graphs (1) or nodes (0). Each may be NULL. */
+int meshgrad_graph_predictor_sizes(const meshgrad_graph_predictor* predictor, int32_t* inputs,
+                                   int32_t* graph_inputs, int32_t* dim, int32_t* columns, int32_t* per_graph);
+/* Writes [graphs or nodes, columns] to values->data: the probability of each class, or the targets in their
+ * units. */
+int meshgrad_graph_predictor_predict(meshgrad_graph_predictor* predictor, const meshgrad_graph* graph,
+                                     const meshgrad_array* values);
+
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
  * call meshgrad_trainer_create or _load, _train, _held_out_loss, _save and

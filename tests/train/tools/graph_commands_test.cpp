@@ -71,6 +71,62 @@ TEST_CASE("init writes a configuration for classes of nodes") {
   CHECK(config.data.inputs == std::vector<std::string>{"x"});
 }
 
+TEST_CASE("new graphs are predicted without their targets") {
+  const test::ScratchDirectory scratch;
+  for (const TaskName name : {TaskName::graph_regression, TaskName::graph_classification}) {
+    CAPTURE(name_of(name));
+    const test::NpzArrays arrays = test::small_graphs(40);
+    const fs::path data = test::pack_graphs(scratch.path, arrays);
+    Config config = test::graph_config(scratch.path, data, name);
+    config.train.steps = 20;
+    config.run.dir = (scratch.path / std::string(name_of(name))).string();
+    REQUIRE(run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
+    const auto predicted = [&](const fs::path& file, const std::string& folder) {
+      const std::string to = (scratch.path / folder).string();
+      const Outcome outcome = run_meshgrad({"predict", config.run.dir, "--checkpoint", "last", "--data",
+                                            file.string(), "--split", "test", "-o", to});
+      CHECK(outcome.code == 0);
+      const std::string csv = test::read_text(fs::path(to) / "predictions.csv");
+      return csv.substr(csv.find('\n'));  // the first line names the data
+    };
+    const std::string known = predicted(data, "known");
+    CHECK(contains(known, name == TaskName::graph_regression ? "graph,total" : "graph,class,p0,p1"));
+    const fs::path folder = scratch.path / ("new_" + std::string(name_of(name)));
+    fs::create_directories(folder);
+    test::NpzArrays fresh = arrays;
+    fresh.erase("graph:total");
+    fresh.erase("graph:label");
+    CHECK(predicted(test::pack_graphs(folder, fresh), "fresh") == known);
+    fresh.erase("node:x");
+    fresh["node:y"] = arrays.at("node:x");
+    fresh["graph:x"] = test::npy<float>("<f4", "(40,)", std::vector<float>(40));
+    const Outcome refused = run_meshgrad({"predict", config.run.dir, "--checkpoint", "last", "--data",
+                                          test::pack_graphs(folder, fresh).string(), "--split", "test"});
+    CHECK(refused.code != 0);
+    CHECK(contains(refused.err,
+                   "x] needed an f32 field of 1 components on nodes, got f32 of 1 components on graphs"));
+  }
+}
+
+TEST_CASE("nodes of a new graph are predicted without their classes") {
+  const test::ScratchDirectory scratch;
+  const fs::path data = test::pack_rings(scratch.path);
+  Config config = test::class_config(scratch.path, data);
+  config.train.steps = 20;
+  REQUIRE(run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
+  test::NpzArrays fresh{{"edges", test::npy<int32_t>("<i4", "(3, 2)", {0, 1, 1, 2, 2, 0})},
+                        {"node:x", test::npy<float>("<f4", "(3, 2)", {1, 0, 1, 0, 1, 0})}};
+  const fs::path folder = scratch.path / "new";
+  fs::create_directories(folder);
+  const Outcome predicted =
+      run_meshgrad({"predict", config.run.dir, "--checkpoint", "last", "--data",
+                    test::pack_graph(folder, fresh).string(), "-o", (scratch.path / "out").string()});
+  CHECK(predicted.code == 0);
+  const std::string csv = test::read_text(scratch.path / "out" / "predictions.csv");
+  CHECK(contains(csv, "node,class,p0,p1\n0,1,"));
+  CHECK(std::ranges::count(csv, '\n') == 5);
+}
+
 TEST_CASE("graphs with labels pass through all commands") {
   const test::ScratchDirectory scratch;
   const fs::path data = test::pack_graphs(scratch.path, test::small_graphs(40));

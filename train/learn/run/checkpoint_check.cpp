@@ -296,7 +296,7 @@ TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
 
 std::string to_json(const TrainingData& data) {
   nlohmann::json json{{"dt", data.dt}, {"offsets", data.offsets}};
-  if (data.dim > 0) {
+  if (!data.fields.empty()) {
     json["dim"] = data.dim;
     json["fields"] = nlohmann::json::array();
     for (const FieldInfo& field : data.fields) {

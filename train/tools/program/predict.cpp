@@ -7,6 +7,7 @@
 #include <meshgrad/train/tools/program/errors_text.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
+#include <meshgrad/train/tools/program/predict_graphs.h>
 #include <meshgrad/train/tools/program/predict_new.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
 #include <meshgrad/train/tools/program/table_files.h>
@@ -51,11 +52,9 @@ std::string to_text(const PredictionFiles& files, const std::string& directory) 
 }
 
 /// Of a task that is not on meshes: a row for each node or graph.
-int predict_rows(const PredictCommand& command, const Predictor& predictor,
-                 const std::filesystem::path& directory) {
-  const PredictedTable table =
-      predict_table(predictor, {.split = command.files.split, .trajectories = command.files.meshes});
-  const TableFiles files = write_table(table, predictor.dataset().path().string(), directory);
+int write_rows(const PredictCommand& command, const PredictedTable& table, const Dataset& data,
+               const std::filesystem::path& directory) {
+  const TableFiles files = write_table(table, data.path().string(), directory);
   if (command.json) {
     const nlohmann::ordered_json json{{"rows", table.numbers.size()},
                                       {"of", table.rows},
@@ -70,18 +69,35 @@ int predict_rows(const PredictCommand& command, const Predictor& predictor,
   return kExitOk;
 }
 
+std::filesystem::path folder_of(const PredictCommand& command) {
+  if (!command.directory.empty()) return command.directory;
+  return std::filesystem::path(command.run) / fmt::format("predictions_{}", command.files.split);
+}
+
 int run_rank(const PredictCommand& command, const GlobalOptions& globals,
              const std::filesystem::path& checkpoint, Ranks& ranks) {
-  const DType precision = checkpoint_config(checkpoint).precision;
-  Runtime runtime = predicting_runtime(command.device, command.threads, precision, globals, ranks);
+  const Config config = checkpoint_config(checkpoint);
+  Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, ranks);
+  if (!command.data.empty()) {
+    const Dataset data = Dataset::open(command.data);
+    if (lacks_targets(config, data)) {
+      if (!ranks.first()) return kExitOk;
+      GraphPredictor unlabelled(runtime, checkpoint);
+      return write_rows(command,
+                        predict_without_targets(unlabelled, data, command.files.split, command.files.meshes),
+                        data, folder_of(command));
+    }
+  }
   const Predictor predictor(runtime, checkpoint, command.data, &ranks);
   print_notes_of(predictor, globals, ranks);
   PredictionFilesOptions options = command.files;
-  options.directory = !command.directory.empty()
-                          ? std::filesystem::path(command.directory)
-                          : std::filesystem::path(command.run) / fmt::format("predictions_{}", options.split);
-  if (predictor.task().find_mesh() == nullptr)
-    return ranks.first() ? predict_rows(command, predictor, options.directory) : kExitOk;
+  options.directory = folder_of(command);
+  if (predictor.task().find_mesh() == nullptr) {
+    if (!ranks.first()) return kExitOk;
+    const PredictedTable table =
+        predict_table(predictor, {.split = command.files.split, .trajectories = command.files.meshes});
+    return write_rows(command, table, predictor.dataset(), options.directory);
+  }
   options.writes = ranks.first();
   if (!globals.quiet && ranks.first()) options.progress = progress_lines("mesh");
   const PredictionFiles files = write_predictions(predictor, options);
@@ -133,7 +149,7 @@ void add_predict(CommandLine& line) {
       ->type_name("DIR");
   predict->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
   CLI::Option* data =
-      predict->add_option("--data", options->data, "Another packed file than the run's, with truth")
+      predict->add_option("--data", options->data, "Another packed file than the run's; of meshes with truth")
           ->type_name("FILE");
   add_new_data(*predict, options->inputs, options->outputs, {split, meshes, data});
   add_device(*predict, options->device);

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// GraphPredictor: a checkpoint of node_classification, graph_classification or graph_regression, on graphs in
+// memory. MeshPredictor is the one of fields on meshes.
+#pragma once
+#include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/embed/arrays.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+class Runtime;
+
+/// A graph of the host application, or several side by side; read within the call that takes it.
+struct GraphArrays {
+  Numbers inputs{};        ///< [nodes, node_columns()]: the input fields on nodes, in their order
+  Integers edges{};        ///< [edges, 2]: sender and receiver
+  bool directed = false;   ///< as the data were; else each edge once or both ways, and loops are left out
+  int32_t first_node = 0;  ///< number of the first node in edges and starts
+  Numbers graph_inputs{};  ///< [graphs, graph_columns()]: those on graphs
+  Numbers positions{};     ///< [nodes, dim()]
+  Integers node_type{};    ///< [nodes]; empty: all 0
+  Integers starts{};       ///< [graphs + 1]: the first node of each graph, and the end; empty: one graph
+};
+
+class GraphPredictor {
+ public:
+  /// The runtime outlives it. Throws DataError or ConfigError for a checkpoint of another task, and for one
+  /// of an earlier version, which does not describe its fields.
+  GraphPredictor(Runtime& runtime, const std::filesystem::path& checkpoint);
+  ~GraphPredictor();
+  GraphPredictor(GraphPredictor&&) noexcept;
+
+  const std::vector<FieldInfo>& inputs() const;  ///< in the order of data.inputs
+  const std::vector<FieldInfo>& targets() const;
+  int64_t node_columns() const;   ///< of the inputs on nodes
+  int64_t graph_columns() const;  ///< of those on graphs
+  int dim() const;                ///< of positions; 0: none are read
+  bool per_graph() const;         ///< rows of a prediction are graphs, not nodes
+  bool classes() const;           ///< its columns are probabilities of classes
+  int64_t columns() const;        ///< how many classes there are, or columns of the targets
+
+  /// Writes a row for each graph or node, [rows, columns()]: probabilities, or the targets in their units.
+  /// Throws InvalidArgument for an array of another size, and DataError for values that are not finite, node
+  /// numbers that do not exist, and an edge between two graphs.
+  void predict(const GraphArrays& graphs, WritableNumbers values);
+
+ private:
+  struct Loaded;
+  std::unique_ptr<Loaded> loaded_;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop
