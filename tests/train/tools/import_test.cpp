@@ -8,6 +8,7 @@
 
 #include "paths.h"
 #include "support.h"
+#include "train/graph_case.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::message_of;
 using test::ScratchDirectory;
 
 struct FileTensor {
@@ -325,6 +327,67 @@ TEST_CASE("files that are not what they are said to be") {
   config.data.node_types = 7;
   CHECK(contains(import_error(config, physicsnemo_file(), WeightSource::physicsnemo),
                  "needed 9 node inputs, as the data have, got 11"));
+}
+
+/// The case "nodes" of gat_small.safetensors, under the names of torch_geometric.nn.GAT: 3 heads of 4, then 2
+/// of 3 whose mean is the prediction.
+FileTensors pyg_gat() {
+  FileTensors file;
+  for (const auto& [name, tensor] : read_tensors(test::data_file("oracles/gat_small.safetensors"))) {
+    if (!name.starts_with("nodes.")) continue;
+    const std::string key = name.substr(6);
+    if (key == "in.nodes") file["in.node_features"] = tensor;
+    if (key == "in.senders" || key == "in.receivers" || key == "out.prediction") file[key] = tensor;
+    if (!key.starts_with("param.")) continue;
+    const bool last = key.starts_with("param.decoder");
+    const std::string part = key.substr(14), to = last ? "convs.1." : "convs.0.";
+    const std::vector<int64_t> heads = last ? std::vector<int64_t>{1, 2, 3} : std::vector<int64_t>{1, 3, 4};
+    if (part == "values.weight") file[to + "lin.weight"] = tensor;
+    if (part == "sender_score") file[to + "att_src"] = {heads, tensor.values};
+    if (part == "receiver_score") file[to + "att_dst"] = {heads, tensor.values};
+    if (part == "bias") file[to + "bias"] = tensor;
+  }
+  return file;
+}
+
+TEST_CASE("a GAT of PyTorch Geometric is read with its own prediction") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch.path / "gat.safetensors";
+  const FileTensors whole = pyg_gat();
+  REQUIRE(whole.size() == 12);
+  write_tensors(path, whole);
+  Runtime runtime = test::make_runtime();
+  const auto check = [&](const FileTensors& file) {
+    write_tensors(path, file);
+    return check_weights(runtime, path, WeightSource::pyg, Activation::elu);
+  };
+  CHECK(check(whole).difference < 1e-12);
+  FileTensors swapped = whole;
+  std::swap(swapped["convs.0.att_src"], swapped["convs.0.att_dst"]);
+  CHECK_FALSE(check(swapped).passed());
+  FileTensors lacking = whole;
+  lacking.erase("convs.1.bias");
+  CHECK(contains(message_of([&] { check(lacking); }), "needed tensor convs.1.bias, got none"));
+  FileTensors more = whole;
+  more["convs.0.lin_edge.weight"] = {{12, 3}, std::vector<double>(36)};
+  CHECK(contains(message_of([&] { check(more); }), "convs.0.lin_edge.weight"));
+
+  write_tensors(path, whole);
+  Config config = test::class_config(scratch.path, test::pack_rings(scratch.path));
+  config.data.classes = 3;
+  const fs::path checkpoint = scratch.path / "theirs/checkpoints/last.safetensors";
+  const auto read = [&] { import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}); };
+  CHECK(contains(message_of(read), "[model.name] needed \"gat\", whose weights the file has"));
+  config.model.name = ModelName::gat;
+  CHECK(contains(message_of(read), "needed 2 node inputs, as the data have, got 5"));
+  FileTensors narrow = whole;
+  narrow["convs.0.lin.weight"] = column_block(whole.at("convs.0.lin.weight"), 0, 2);
+  write_tensors(path, narrow);
+  config.data.node_split = "";
+  read();
+  const Predictor predictor(runtime, checkpoint);
+  CHECK(predictor.config().model.gat.output_heads == 2);
+  CHECK(predict_table(predictor, {.split = "test"}).classes.size() == 12);
 }
 
 TEST_CASE("meshgrad import checks and writes a checkpoint") {

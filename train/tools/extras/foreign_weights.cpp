@@ -25,8 +25,8 @@ std::string_view fix_of(WeightSource source) {
       return "check --from: deepmind's names are those of the TensorFlow variables in a checkpoint of "
              "deepmind-research/meshgraphnets, which tf.train.load_checkpoint lists";
     case WeightSource::pyg:
-      return "check --from: pyg's names are those of the state_dict of Stanford CS224W's MeshGraphNet, which "
-             "scripts/pt-to-safetensors writes";
+      return "check --from: pyg's names are those of the state_dict of Stanford CS224W's MeshGraphNet or of "
+             "torch_geometric.nn.GAT, which scripts/pt-to-safetensors writes";
   }
   return "";
 }
@@ -80,7 +80,7 @@ class ForeignFile {
     if (unused.empty()) return;
     const size_t count = unused.size();
     if (count > 3) unused.resize(3);
-    throw data_error(view_.file, "only weights of a MeshGraphNet",
+    throw data_error(view_.file, "only weights of a model that can be read",
                      fmt::format("{} of other names, such as {}",
                                  counted(static_cast<int64_t>(count), "tensor"), listed(unused)),
                      fix());
@@ -302,10 +302,87 @@ int64_t rows_of(const ForeignModel& model, const std::string& name) {
   return matrix.shape.size() == 2 ? matrix.shape[0] : 0;
 }
 
+/// PyTorch Geometric's name of an attention layer's parameter, and ours.
+struct AttentionName {
+  const char* theirs;
+  const char* ours;
+};
+constexpr AttentionName kGatNames[] = {{"lin.weight", "values.weight"},
+                                       {"att_src", "sender_score"},
+                                       {"att_dst", "receiver_score"},
+                                       {"bias", "bias"}};
+constexpr AttentionName kGatv2Names[] = {{"lin_l.weight", "values.weight"},
+                                         {"lin_l.bias", "values.bias"},
+                                         {"lin_r.weight", "queries.weight"},
+                                         {"lin_r.bias", "queries.bias"},
+                                         {"att", "score"},
+                                         {"bias", "bias"}};
+
+/// Heads and the width of one, from a layer's scores [1, heads, width].
+std::pair<int64_t, int64_t> heads_of(const ForeignFile& file, const ForeignParameter& score) {
+  if (score.shape.size() == 3 && score.shape[0] == 1) {
+    check_range(file, "heads", score.shape[1], kMaxHeads);
+    check_range(file, "width of a head", score.shape[2], 16384);
+    return {score.shape[1], score.shape[2]};
+  }
+  throw data_error(file.name() + ": " + score.name, "a shape of [1, heads, width]",
+                   fmt::format("[{}]", fmt::join(score.shape, ", ")), file.fix());
+}
+
+/// torch_geometric.nn.GAT: the layers convs.0, convs.1, ... of GATConv or GATv2Conv. The last makes the
+/// prediction, the mean of its heads.
+ForeignModel read_gat(ForeignFile& file) {
+  ForeignModel model;
+  GatOptions& options = model.gat.emplace(GatOptions{.decoder = GatDecoder::attention});
+  options.edge_features = false;
+  const bool second = file.contains("convs.0.att");
+  options.score = second ? AttentionScore::gatv2 : AttentionScore::gat;
+  const std::span<const AttentionName> names =
+      second ? std::span<const AttentionName>(kGatv2Names) : std::span<const AttentionName>(kGatNames);
+  int64_t layers = 0;
+  while (file.contains_under(fmt::format("convs.{}.", layers))) ++layers;
+  if (layers < 2)
+    throw data_error(file.name(), "two layers convs.K or more", std::to_string(layers), file.fix());
+  options.blocks = layers - 1;
+  check_range(file, "blocks", options.blocks, 1024);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const bool last = layer == options.blocks;
+    const std::string ours = last ? "decoder." : fmt::format("layer.{}.", layer);
+    for (const AttentionName& name : names) {
+      ForeignParameter parameter = file.take(fmt::format("convs.{}.{}", layer, name.theirs));
+      if (std::string_view(name.theirs).starts_with("att")) {
+        const auto [heads, width] = heads_of(file, parameter);
+        parameter.shape = {heads * width};
+        if (last) {
+          options.output_heads = heads;
+          model.sizes.outputs = width;
+        } else if (layer == 0) {
+          options.heads = heads;
+          options.width = width;
+        } else if (heads != options.heads || width != options.width) {
+          throw data_error(
+              file.name() + ": " + parameter.name,
+              fmt::format("{} heads of {}, as the first layer has", options.heads, options.width),
+              fmt::format("{} of {}", heads, width), file.fix());
+        }
+      }
+      model.parameters[ours + name.ours] = std::move(parameter);
+    }
+  }
+  model.sizes.node_inputs = columns_of(model, "layer.0.values.weight");
+  check_range(file, "inputs", model.sizes.node_inputs, 1 << 20);
+  model.sizes.edge_inputs = {0};
+  model.sizes.edge_set_names = {std::string(kMeshEdges)};
+  model.normalizers = read_normalizers(file);
+  file.check_all_used();
+  return model;
+}
+
 }  // namespace
 
 ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source) {
   ForeignFile file(view, source);
+  if (source == WeightSource::pyg && file.contains_under("convs.")) return read_gat(file);
   ForeignModel model;
   MeshGraphNetOptions& options = model.options;
   options.concat_order = source == WeightSource::physicsnemo ? ConcatOrder::edge_sender_receiver

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names, conventions and normalisers of other frameworks' files (import_weights.h).
 #pragma once
+#include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/safetensors.h>
@@ -21,7 +22,8 @@ struct ForeignParameter {
 };
 
 struct ForeignModel {
-  MeshGraphNetOptions options;  ///< those that the file shows, and the source's conventions
+  MeshGraphNetOptions options;    ///< those that the file shows, and the source's conventions
+  std::optional<GatOptions> gat;  ///< of a graph attention network, instead; what the file shows
   ModelSizes sizes;
   std::map<std::string, ForeignParameter> parameters;  ///< by our names
   std::optional<Normalizers> normalizers;

@@ -32,11 +32,12 @@ WeightSource source_named(const std::string& name) {
 }
 
 std::string to_text(const ImportReport& report, const ImportCommand& command) {
+  const std::string mlps =
+      report.hidden_layers > 0 ? counted(report.hidden_layers, "hidden layer") + " each MLP, " : "";
   return fmt::format(
-      "read        {}: width {}, {}, {} each MLP, {} parameters\nnormalisers {}\n"
+      "read        {}: width {}, {}, {}{} parameters\nnormalisers {}\n"
       "checkpoint  {}\n",
-      command.file, report.width, counted(report.blocks, "block"),
-      counted(report.hidden_layers, "hidden layer"), report.parameters,
+      command.file, report.width, counted(report.blocks, "block"), mlps, report.parameters,
       report.normalizers_read ? "of the file" : "from the data set: the file has none", command.output);
 }
 

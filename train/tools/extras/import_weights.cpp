@@ -34,8 +34,10 @@ void check_sizes(const ForeignModel& foreign, const ModelSizes& data, const fs::
         "set data.inputs and data.node_types to what the weights were trained with");
   check("edge sets", 1, static_cast<int64_t>(data.edge_inputs.size()),
         "set data.world_radius = 0: these files have no world edges");
-  check("edge inputs", foreign.sizes.edge_inputs.front(), data.edge_inputs.front(),
-        "use data of the dimension that the weights were trained with");
+  if (!foreign.gat) {
+    check("edge inputs", foreign.sizes.edge_inputs.front(), data.edge_inputs.front(),
+          "use data of the dimension that the weights were trained with");
+  }
   check("outputs", foreign.sizes.outputs, data.outputs,
         "set data.targets to what the weights were trained with");
 }
@@ -54,6 +56,17 @@ void check_normalizers(const Normalizers& normalizers, const ModelSizes& sizes, 
 
 ModelConfig model_config(const ModelConfig& asked, const ForeignModel& foreign) {
   ModelConfig config = asked;
+  if (foreign.gat) {
+    config.blocks = foreign.gat->blocks;
+    config.width = foreign.gat->heads * foreign.gat->width;
+    config.gat.heads = foreign.gat->heads;
+    config.gat.score = foreign.gat->score;
+    config.gat.concatenate = true;
+    config.gat.edge_features = false;
+    config.gat.decoder = GatDecoder::attention;
+    config.gat.output_heads = foreign.gat->output_heads;
+    return config;
+  }
   config.width = foreign.options.width;
   config.blocks = foreign.options.blocks;
   config.hidden_layers = foreign.options.hidden_layers;
@@ -89,6 +102,11 @@ GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const Model
                             read_nodes(view, "in.receivers"), &order),
                 {}};
   const int64_t columns = sizes.edge_inputs.front();
+  if (columns == 0) {
+    edges.features = Tensor::empty(runtime, {edges.graph.edges, 0}, DType::f64, Tag::data);
+    batch.edge_sets.push_back(std::move(edges));
+    return batch;
+  }
   const Tensor given = read_tensor(runtime, view, "in.edge_features", columns);
   if (given.rows() != edges.graph.edges) {
     throw data_error(view.file + ": in.edge_features", fmt::format("{} rows", edges.graph.edges),
@@ -106,13 +124,15 @@ GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const Model
 }  // namespace
 
 ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportOptions& options) {
-  if (asked.model.name != ModelName::mesh_graph_net) {
-    throw config_error("model.name", "\"mesh_graph_net\", whose weights can be imported",
-                       toml_quoted(name_of(asked.model.name)), "set model.name = \"mesh_graph_net\"");
-  }
   const SafetensorsFile file(options.file);
   ForeignModel foreign = read_foreign_model(file.view(), options.source);
-  if (options.source == WeightSource::pyg) reverse_relative_positions(foreign);
+  const ModelName name = foreign.gat ? ModelName::gat : ModelName::mesh_graph_net;
+  if (asked.model.name != name) {
+    throw config_error("model.name", toml_quoted(name_of(name)) + ", whose weights the file has",
+                       toml_quoted(name_of(asked.model.name)),
+                       "set model.name = " + toml_quoted(name_of(name)));
+  }
+  if (options.source == WeightSource::pyg && !foreign.gat) reverse_relative_positions(foreign);
   Config config = asked;
   config.model = model_config(asked.model, foreign);
   if (config.train.batch == kAutoBatch) config.train.batch = 1;
@@ -131,7 +151,7 @@ ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportO
                   normalizers, {}, &extra);
   return {.width = config.model.width,
           .blocks = config.model.blocks,
-          .hidden_layers = config.model.hidden_layers,
+          .hidden_layers = foreign.gat ? 0 : config.model.hidden_layers,
           .parameters = model.parameters.count(),
           .normalizers_read = foreign.normalizers.has_value()};
 }
@@ -142,7 +162,9 @@ ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource s
   const SafetensorsView& view = file.view();
   ForeignModel foreign = read_foreign_model(view, source);
   foreign.options.activation = activation;
-  Model model = make_mesh_graph_net(foreign.options, foreign.sizes);
+  if (foreign.gat) foreign.gat->activation = activation;
+  Model model = foreign.gat ? make_gat(*foreign.gat, foreign.sizes)
+                            : make_mesh_graph_net(foreign.options, foreign.sizes);
   model.parameters.allocate(runtime, DType::f64, 0);
   set_parameters(foreign, path.string(), model.parameters, runtime.stream());
   const GraphBatch batch = read_graph(runtime, view, foreign.sizes);

@@ -16,6 +16,9 @@
 //                GraphNetBlock_K/{mesh_edges_edge_fn,node_fn}/mlp/linear_I, .../layer_norm/{gamma,beta}
 //   pyg          NAME.I.{weight,bias} of nn.Sequential, processor.K.{edge_mlp,node_mlp}, decoder: the form of
 //                Stanford CS224W's tutorial, which sums at edge_index[0] (so that is the receiver here)
+//                Or torch_geometric.nn.GAT, a graph attention network:
+//                convs.K.{lin.weight,att_src,att_dst,bias} of GATConv, convs.K.{lin_l,lin_r}.{weight,bias},
+//                .att and .bias of GATv2Conv
 // Prefixes in front of all names (module., model., state., Model/) are ignored, as are tensors in., out.,
 // grad. of a file with reference values.
 //
@@ -43,9 +46,9 @@ struct ImportOptions {
 };
 
 struct ImportReport {
-  int64_t width = 0, blocks = 0, hidden_layers = 0;
-  int64_t parameters = 0;         ///< scalars
-  bool normalizers_read = false;  ///< false: of the data set's statistics
+  int64_t width = 0, blocks = 0, hidden_layers = 0;  ///< 0 hidden layers: no MLPs
+  int64_t parameters = 0;                            ///< scalars
+  bool normalizers_read = false;                     ///< false: of the data set's statistics
 };
 
 /// Writes a checkpoint of step 0 for `config`, whose data set gives fields and normalisers; width, blocks,
