@@ -26,8 +26,12 @@ void check_on_meshes(TaskName task, const char* needed, const char* fix) {
   throw config_error("task.name", needed, toml_quoted(name_of(task)), fix);
 }
 
-/// Programs give fields on nodes and on whole meshes.
+/// Programs give fields on nodes and on whole meshes, and positions to find world edges by.
 void refuse_edge_inputs(const Config& config) {
+  if (config.data.world_radius > 0.0 && config.data.world_position.empty())
+    throw config_error("data.world_radius", "0 for meshes that a program gives and that do not move",
+                       fmt::format("{}", config.data.world_radius),
+                       "pack the meshes, and use meshgrad predict");
   if (config.data.edge_inputs.empty()) return;
   throw config_error("data.edge_inputs", "[] for meshes that a program gives",
                      listed(config.data.edge_inputs),

@@ -46,6 +46,8 @@ Config online_config(Config config) {
                 {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
                  "data.edge_inputs"},
                 "leave it out");
+  if (config.data.world_position.empty())
+    need_defaults(config, {"data.world_radius"}, "leave it out, or name data.world_position");
   if (edge_options(config.data) != MeshEdgeOptions{})
     need_defaults(config, {"data.hops", "data.period"}, "leave it out, or train on a packed file");
   need_defaults(config, {"train.epochs", "train.patience"},

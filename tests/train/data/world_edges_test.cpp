@@ -343,7 +343,7 @@ TEST_CASE("validation has as much room as its frames need") {
 TEST_CASE("world edges are refused where they cannot be") {
   const std::string data = "[data]\nworld_radius = 0.1\n";
   const auto refusal = [](const std::string& text) { return message_of([&] { parse_config(text, "c"); }); };
-  CHECK(contains(refusal(data), "[data.world_radius] needed 0 where meshes do not move"));
+  CHECK(refusal(data).empty());  // of meshes that do not move, too
   const std::string moving = data + "world_position = \"x\"\n";
   CHECK(contains(refusal(moving + "period = [0.0, 0.2]\n"), "needed less than half of each period"));
   parse_config(moving + "period = [0.21, 0.0]\n", "c");

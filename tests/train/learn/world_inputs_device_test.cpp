@@ -267,7 +267,7 @@ TEST_CASE("the bound of a step counts the data's world edges") {
   double sum = 0.0;
   const Task task = make_task(config, dataset);
   const std::vector<double> counts =
-      world_edges_per_node(dataset, task.mesh().fields.world_position->field, task.mesh().world.options());
+      world_edges_per_node(dataset, task.mesh().fields.moving(), task.mesh().world.options());
   for (const double count : counts) sum += count;
   CHECK(roomy.world_edges_per_node == doctest::Approx(sum / static_cast<double>(counts.size())));
   CHECK(roomy.world_edges_per_node > 0.0);

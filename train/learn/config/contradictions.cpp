@@ -223,8 +223,6 @@ class Checks {
     refuse(config_.unroll.steps > 1 && !data.world_position.empty(), {"unroll.steps", "data.world_position"},
            "1 with data.world_position: edges are computed once a sample", "set unroll.steps = 1");
     if (data.world_radius <= 0.0) return;
-    refuse(data.world_position.empty(), {"data.world_radius", "data.world_position"},
-           "0 where meshes do not move", "name the field of current positions");
     const auto short_of = [&](double period) { return period > 0.0 && 2.0 * data.world_radius >= period; };
     refuse(std::ranges::any_of(data.period, short_of), {"data.world_radius", "data.period"},
            "less than half of each period", "lower it: about the length of an edge is usual");

@@ -84,22 +84,26 @@ void write_displacements(const MeshView& mesh, std::span<const float> positions,
 template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, float*);
 template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, double*);
 
-FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field,
+std::span<const float> positions_at(const TrajectoryView& trajectory, const FieldInfo* field, int64_t frame) {
+  return field != nullptr ? trajectory.field(field->name).frame(frame) : trajectory.mesh().positions;
+}
+
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo* field,
                                    const WorldEdgeOptions& world) {
-  const int width = field.components + 1;
+  const int dim = field != nullptr ? field->components : dataset.dim(), width = dim + 1;
   Normalizer moments(static_cast<size_t>(width));
   std::vector<double> rows;
   each_of_some_frames(dataset, world.radius > 0.0, [&](const TrajectoryView& view, int64_t frame) {
-    const std::span<const float> positions = view.field(field.name).frame(frame);
+    const std::span<const float> positions = positions_at(view, field, frame);
     MeshView mesh = view.mesh();
     std::optional<MeshEdges> edges;
     if (world.radius > 0.0) {
-      edges = world_edges(mesh, positions, field.components, world, most_world_edges(mesh.nodes));
+      edges = world_edges(mesh, positions, dim, world, most_world_edges(mesh.nodes));
       if (!edges) throw too_many_world_edges(frame_name(view, frame));
       set_edges(mesh, *edges);
     }
     rows.resize(static_cast<size_t>(mesh.edges * width));
-    write_displacements(mesh, positions, field.components, width, rows.data());
+    write_displacements(mesh, positions, dim, width, rows.data());
     moments.accumulate(std::span<const double>(rows));
   });
   FieldStatistics stats{.count = moments.count(), .mean = moments.means(), .std = {}, .min = {}, .max = {}};
@@ -108,12 +112,12 @@ FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& fiel
   return stats;
 }
 
-std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo& field,
+std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo* field,
                                          const WorldEdgeOptions& world) {
+  const int dim = field != nullptr ? field->components : dataset.dim();
   std::vector<double> counts;
   each_of_some_frames(dataset, true, [&](const TrajectoryView& view, int64_t frame) {
-    const int64_t count =
-        count_world_edges(view.mesh(), view.field(field.name).frame(frame), field.components, world);
+    const int64_t count = count_world_edges(view.mesh(), positions_at(view, field, frame), dim, world);
     counts.push_back(static_cast<double>(count) / static_cast<double>(view.mesh().nodes));
   });
   std::ranges::sort(counts);

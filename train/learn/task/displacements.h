@@ -33,14 +33,17 @@ template <class T>
 void write_displacements(const MeshView& mesh, std::span<const float> positions, int dim, int64_t width,
                          T* rows);
 
-/// Mean and standard deviation of these columns where positions are a field: over at most 32 trajectories of
-/// the split that statistics are of, and 8 frames of each, both evenly spread. With `world` a radius, of
-/// world edges in place of the mesh's; throws too_many_world_edges.
-FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field,
+/// [nodes, dim]: the field of current positions at a frame; without one (null) the positions at rest.
+std::span<const float> positions_at(const TrajectoryView& trajectory, const FieldInfo* field, int64_t frame);
+
+/// Mean and standard deviation of these columns, of positions as positions_at has them: over at most 32
+/// trajectories of the split that statistics are of, and 8 frames of each, both evenly spread. With `world` a
+/// radius, of world edges in place of the mesh's; throws too_many_world_edges.
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo* field,
                                    const WorldEdgeOptions& world = {});
 
 /// World edges for each node of a mesh, of each of these frames, ascending.
-std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo& field,
+std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo* field,
                                          const WorldEdgeOptions& world);
 
 }  // namespace meshgrad

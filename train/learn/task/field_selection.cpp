@@ -76,10 +76,6 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
     const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
     return Input{field, column, value_columns[static_cast<size_t>(column)] != 0};
   };
-  if (config.world_radius > 0.0 && config.world_position.empty())
-    throw config_error("data.world_radius", "0 where meshes do not move",
-                       fmt::format("{}", config.world_radius),
-                       "name the field of current positions in data.world_position");
   if (!config.world_position.empty())
     world_position = input_of(checked_position(dataset, config.world_position));
   for (const std::string& name : config.inputs) {
@@ -159,6 +155,7 @@ int64_t FieldSelection::predicted_nodes(const MeshView& mesh) const {
 std::span<const float> FieldSelection::current_positions(const TrajectoryView& trajectory, int64_t t,
                                                          const FieldState& state,
                                                          std::vector<float>& gathered) const {
+  if (!world_position) return trajectory.mesh().positions;
   const Input& world = *world_position;
   if (world.target_column < 0) return trajectory.field(world.field.name).frame(t);
   const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);

@@ -74,7 +74,10 @@ struct FieldSelection {
   std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;
   int64_t predicted_nodes(const MeshView& mesh) const;
 
-  /// The current positions, [nodes, dimensions], in the data or in `gathered`.
+  /// The field of current positions; null: meshes do not move.
+  const FieldInfo* moving() const { return world_position ? &world_position->field : nullptr; }
+  /// The current positions, [nodes, dimensions], in the data or in `gathered`; of a mesh that does not move
+  /// those at rest.
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;
   /// Target fields at frame t side by side: [nodes, outputs].

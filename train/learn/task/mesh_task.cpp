@@ -65,7 +65,7 @@ MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time
                    const LossConfig& counts)
     : dataset(data.with_edges(edge_options(config))),
       fields(data, config, over_time),
-      world(config, fields.world_position ? fields.world_position->field.components : 0),
+      world(config, fields.moving() != nullptr ? fields.moving()->components : data.dim()),
       sizes{.node_inputs = fields.node_inputs,
             .edge_inputs = {edge_inputs(fields, data.dim())},
             .edge_set_names = {std::string(kMeshEdges)},
@@ -171,9 +171,8 @@ BatchShape MeshTask::shape(std::string_view split, const std::vector<Sample>& sa
     shape.world_edges = 1;  // of frames without noise
     for (const Sample& sample : samples) {
       const TrajectoryView view = dataset.trajectory(split, sample.trajectory);
-      shape.world_edges +=
-          count_world_edges(view.mesh(), view.field(fields.world_position->field.name).frame(sample.frame),
-                            world.dim(), world.options());
+      shape.world_edges += count_world_edges(view.mesh(), positions_at(view, fields.moving(), sample.frame),
+                                             world.dim(), world.options());
     }
   }
   if (std::max({shape.nodes, shape.edges, shape.world_edges}) > std::numeric_limits<int32_t>::max() - 1) {
@@ -228,10 +227,10 @@ Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
     for (size_t c = 0; c < stats.mean.size(); ++c) nodes.add(0.0, std::hypot(stats.mean[c], stats.std[c]));
   }
   for (int64_t type = 0; type < fields.config.node_types; ++type) nodes.add(0.0, 1.0);
-  if (fields.world_position) edges.add(displacement_stats(dataset, fields.world_position->field));
+  if (fields.world_position) edges.add(displacement_stats(dataset, fields.moving()));
   edges.add(dataset.edge_stats());
   for (const FieldInfo& field : fields.edges) edges.add(dataset.field_stats(field.name));
-  if (world.any()) near.add(displacement_stats(dataset, fields.world_position->field, world.options()));
+  if (world.any()) near.add(displacement_stats(dataset, fields.moving(), world.options()));
   return {nodes.normalizer(), edges.normalizer(), target_normalizer(*this, noise), near.normalizer()};
 }
 

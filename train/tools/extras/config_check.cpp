@@ -100,7 +100,7 @@ void describe_edges(const Dataset& data, const Dataset& dataset, const std::stri
 void describe_world_edges(const MeshTask& task, std::vector<Finding>& findings) {
   const FieldSelection& fields = task.fields;
   const std::vector<double> counts =
-      world_edges_per_node(task.dataset, fields.world_position->field, task.world.options());
+      world_edges_per_node(task.dataset, fields.moving(), task.world.options());
   if (counts.empty()) return;
   const double room = fields.config.world_edges_per_node, most = counts.back();
   const std::string problem = fmt::format(

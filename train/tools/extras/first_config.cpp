@@ -330,7 +330,7 @@ class Guess {
     reason("data.world_radius",
            "the mean length of an edge: nearer nodes of two types exchange messages; 0 for MeshPredictor");
     const std::vector<double> counts =
-        world_edges_per_node(dataset_, dataset_.field(data.world_position), {data.world_radius, true});
+        world_edges_per_node(dataset_, &dataset_.field(data.world_position), {data.world_radius, true});
     if (counts.empty() || counts.back() == 0.0) return;
     data.world_edges_per_node = rounded(1.5 * counts.back());
     reason("data.world_edges_per_node", "1.5 times the most in some frames of the data");

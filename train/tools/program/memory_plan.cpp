@@ -67,7 +67,7 @@ double world_edges_in_bound(const Task& task, const Config& config, bool has_dat
   if (!has_data) return room;
   const MeshTask& mesh = task.mesh();
   const std::vector<double> counts =
-      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
+      world_edges_per_node(mesh.dataset, mesh.fields.moving(), mesh.world.options());
   double sum = 0.0;
   for (const double count : counts) sum += std::min(count, room);
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
