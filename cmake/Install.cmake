@@ -30,6 +30,8 @@ set(public_headers
   kernels/graph_choices.h
   kernels/loss_form.h
   kernels/mlp.h
+  kernels/node_pairs.h
+  kernels/noise_key.h
   kernels/step_state.h
   autograd/ops.h
   autograd/tape.h
