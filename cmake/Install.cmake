@@ -43,6 +43,7 @@ set(public_headers
   nn/model.h
   nn/normalizer.h
   nn/parameter.h
+  nn/vgae.h
   train/learn/train.h
   train/learn/config/config.h
   train/convert/convert.h

@@ -69,6 +69,7 @@ void GraphBatch::check() const {
   for (const EdgeSet& set : edge_sets) {
     check_nodes(set, nodes, halo.get());
     need_rows("features of edge set " + set.name, set.features, set.graph.edges, "edge");
+    need_rows("weights of edge set " + set.name, set.weights, set.graph.edges, "edge");
   }
   if (!graph_starts.defined()) return;
   if (graph_starts.dtype() != DType::i32 || graph_starts.shape().rank() != 1 || graph_starts.rows() < 1) {
