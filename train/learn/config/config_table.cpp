@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_choices.h>
+#include <meshgrad/train/learn/config/config_uses.h>
 
 #include <algorithm>
 #include <iterator>
@@ -8,6 +9,7 @@ namespace meshgrad {
 namespace {
 
 using namespace choices;
+using namespace uses;
 
 /// The sections; the type of a key's member says which one it is in.
 constexpr std::tuple kMembers{&Config::run,      &Config::task,       &Config::data,      &Config::model,
@@ -24,6 +26,8 @@ constexpr Section& section_of(Config& config) {
     return config.loss_scale.rule;
   } else if constexpr (std::is_same_v<Section, GatConfig>) {
     return config.model.gat;
+  } else if constexpr (std::is_same_v<Section, VgaeConfig>) {
+    return config.model.vgae;
   } else {
     return config.*std::get<Section Config::*>(kMembers);
   }
@@ -59,6 +63,7 @@ constexpr ConfigSection kSections[] = {
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"gat", "Graph attention networks: model.name = \"gat\""},
+    {"vgae", "Variational graph autoencoders: model.name = \"vgae\""},
     {"train", "The training loop"},
     {"loss", "How errors of predictions count in training"},
     {"unroll", "Training through several predicted frames"},
@@ -73,30 +78,6 @@ constexpr ConfigSection kSections[] = {
     {"rollout", "Rollouts: predictions fed back as inputs"},
     {"ranks", "Several processes that train one model"},
 };
-
-constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
-constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
-constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
-constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification};
-constexpr TaskName kTasksOfClasses[] = {TaskName::node_classification, TaskName::graph_classification};
-
-// What a resumed run may change, and the same for some tasks only.
-constexpr KeyUse kFree{};
-constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
-// What it may not.
-constexpr KeyUse kFixed{true};
-constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
-constexpr KeyUse kFixedOnNodes{true, kTasksOnNodes, "has no splits of nodes"};
-constexpr KeyUse kFixedOnGraphs{true, kTasksOnGraphs, "predicts no values of graphs"};
-constexpr KeyUse kFixedOfClasses{true, kTasksOfClasses, "has no classes"};
-constexpr KeyUse kFixedOverTime{true, kTasksOverTime, "has no time"};
-constexpr KeyUse kFixedOfChanges{true, kTasksOverTime, "predicts values only"};
-
-// The same for one model only.
-constexpr ModelName kMeshGraphNets[] = {ModelName::mesh_graph_net};
-constexpr ModelName kGats[] = {ModelName::gat};
-constexpr KeyUse kFixedOfMeshGraphNet{true, {}, {}, kMeshGraphNets};
-constexpr KeyUse kFixedOfGat{true, {}, {}, kGats};
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "", kFixed,
@@ -134,7 +115,8 @@ constexpr ConfigKey kKeys[] = {
      "Split to validate on"},
     {"data", "inputs", TextListKey{at<&DataConfig::inputs>, 0}, "", kFixed,
      "Fields given to the model at each node, in addition to the node type"},
-    {"data", "targets", TextListKey{at<&DataConfig::targets>}, "", kFixed, "Fields that the model predicts"},
+    {"data", "targets", TextListKey{at<&DataConfig::targets>, 0}, "", kFixed,
+     "Fields that the model predicts"},
     {"data", "predict", choice<&DataConfig::predict>(kPredictions), "", kFixed,
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 x[t] + "
      "x[t-1]"},
@@ -146,6 +128,14 @@ constexpr ConfigKey kKeys[] = {
      "changes between them"},
     {"data", "node_split", TextKey{at<&DataConfig::node_split>}, "", kFixedOnNodes,
      "Node split that says which nodes are trained on, validated and tested; empty where the data have one"},
+    {"data", "link_valid", FloatKey{at<&DataConfig::link_valid>, 0, 0.9}, "", kFixedOnLinks,
+     "Share of the linked pairs of one graph that are validated on, and as many others; the model does not "
+     "read "
+     "them"},
+    {"data", "link_test", FloatKey{at<&DataConfig::link_test>, 0, 0.9}, "", kFixedOnLinks,
+     "Share of the linked pairs of one graph that are tested on, likewise"},
+    {"data", "link_seed", IntegerKey{at<&DataConfig::link_seed>, 0, 1'000'000'000'000'000}, "", kFixedOnLinks,
+     "Seed of that split, and of the pairs without a link that evaluations take"},
     {"data", "world_position", TextKey{at<&DataConfig::world_position>}, "", kFixedOnMeshes,
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move"},
@@ -222,6 +212,19 @@ constexpr ConfigKey kKeys[] = {
      "Share of the inputs of attention layers that is dropped in training"},
     {"gat", "attention_dropout", FloatKey{at<&GatConfig::attention_dropout>, 0, 0.99}, "", kFixedOfGat,
      "Share of the attention weights that is dropped in training"},
+
+    {"vgae", "latent", IntegerKey{at<&VgaeConfig::latent>, 1, 65536}, "values", kFixedOfVgae,
+     "Latent values of a node"},
+    {"vgae", "kl_weight", FloatKey{at<&VgaeConfig::kl_weight>, 0, 1e6}, "", kFixedOfVgae,
+     "Weight in the loss of the latent distributions' divergence from the standard normal one, over the "
+     "square "
+     "of the number of nodes"},
+    {"vgae", "feature_weight", FloatKey{at<&VgaeConfig::feature_weight>, 0, 1e6}, "", kFixedOfVgae,
+     "Weight in the loss of the squared error of the nodes' inputs, decoded from latent values; 0: they are "
+     "not "
+     "decoded"},
+    {"vgae", "pairs", IntegerKey{at<&VgaeConfig::pairs>, 0, 100'000'000}, "pairs", kFixedOfVgae,
+     "Linked pairs of nodes, and as many others, that are drawn for each use of a graph; 0 takes all pairs"},
 
     {"train", "steps", IntegerKey{at<&TrainConfig::steps>, 1, kMany}, "steps", kFree, "Optimizer steps"},
     {"train", "epochs", IntegerKey{at<&TrainConfig::epochs>, 0, kMany}, "epochs", kFree,

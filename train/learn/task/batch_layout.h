@@ -109,13 +109,14 @@ class BatchLayout {
     std::string name;
     int64_t edges, inputs;
     bool counted;
-    int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
+    int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts, weights;
   };
   int64_t place(int64_t bytes);
   void place_edges(const std::string& name, int64_t edges, int64_t inputs, bool counted);
 
   BatchShape shape_;
   int64_t node_inputs_;
+  bool edge_weights_;
   DType dtype_;
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;

@@ -16,6 +16,8 @@ namespace meshgrad {
 struct GivenGraph {
   TrajectoryView view;
   int64_t frame = 0;
+  const MeshView* mesh = nullptr;  ///< the same with other edges; null: with the data's
+  const MeshView& edges() const { return mesh != nullptr ? *mesh : view.mesh(); }
 };
 
 class GraphInputs {
@@ -24,6 +26,8 @@ class GraphInputs {
   /// outside of the one-hot.
   GraphInputs(const Dataset& dataset, const DataConfig& config);
 
+  /// Edges read nothing, whatever the data have.
+  void leave_edges_out() { dim_ = 0; }
   /// Of a model that reads this; outputs are left out.
   ModelSizes sizes() const;
   const std::vector<FieldInfo>& fields() const { return fields_; }
@@ -45,6 +49,9 @@ class GraphInputs {
   int64_t node_types_ = 0;  // of the one-hot; 0: there is none
   int dim_ = 0;
 };
+
+/// Writes EdgeSet::weights of a batch's edges on the host.
+void write_convolution_weights(const EdgeSet& edges);
 
 /// The error of a field that does not fit a key.
 ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field);
