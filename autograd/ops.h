@@ -11,6 +11,8 @@
 #include <meshgrad/kernels/graph_choices.h>
 #include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/node_pairs.h>
+#include <meshgrad/kernels/noise_key.h>
 
 #include <memory>
 
@@ -165,6 +167,18 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
 /// of such a row that is not a class makes the loss NaN: check them before.
 LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask,
                    const Tensor& class_weights = {});
+
+/// z = mean + exp(log deviation) noise, [rows, width], of moments [rows, 2 width]: the means, then the
+/// logarithms of the standard deviations. Nothing is saved: the noise is a function of the key.
+Variable sample_latent(Tape& tape, const Variable& moments, const NoiseKey& key);
+
+/// before + sum over rows i of weights[i], f32 [rows], times the Kullback-Leibler divergence of the row's
+/// normal distributions from the standard one: f64 [1]. `before`, the sum of an earlier loss, may be absent.
+Variable latent_loss(Tape& tape, const Variable& before, const Variable& moments, const Tensor& weights);
+
+/// before + the binary cross entropies of linked and other pairs of nodes, whose logit is the inner product
+/// of their rows of z, [nodes, width]: f64 [1]. Not a mean: weights are those of `pairs`.
+Variable pair_loss(Tape& tape, const Variable& before, const Variable& z, const NodePairs& pairs);
 
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
 /// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an

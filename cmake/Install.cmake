@@ -30,6 +30,8 @@ set(public_headers
   kernels/graph_choices.h
   kernels/loss_form.h
   kernels/mlp.h
+  kernels/node_pairs.h
+  kernels/noise_key.h
   kernels/step_state.h
   autograd/ops.h
   autograd/tape.h
@@ -41,6 +43,7 @@ set(public_headers
   nn/model.h
   nn/normalizer.h
   nn/parameter.h
+  nn/vgae.h
   train/learn/train.h
   train/learn/config/config.h
   train/convert/convert.h

@@ -7,10 +7,12 @@
 #include <meshgrad/kernels/class_loss.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/graph_pool.h>
+#include <meshgrad/kernels/latent.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 #include <meshgrad/kernels/mlp.h>
 #include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/pair_loss.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
 #include <meshgrad/kernels/solver_arrays.h>
@@ -36,6 +38,8 @@ struct KernelTables {
   const WorldEdgeKernels& world_edges;
   const SolverArrayKernels& solver_arrays;
   const AttentionKernels& attention;
+  const LatentKernels& latent;
+  const PairLossKernels& pair_loss;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -53,6 +57,8 @@ extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
 extern const SolverArrayKernels solver_array_kernels;
 extern const AttentionKernels attention_kernels;
+extern const LatentKernels latent_kernels;
+extern const PairLossKernels pair_loss_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -68,6 +74,8 @@ extern const StateErrorKernels state_error_kernels;
 extern const WorldEdgeKernels world_edge_kernels;
 extern const SolverArrayKernels solver_array_kernels;
 extern const AttentionKernels attention_kernels;
+extern const LatentKernels latent_kernels;
+extern const PairLossKernels pair_loss_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -82,7 +90,7 @@ const KernelTables& tables(Device device);
 template <class Visit>
 void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges, solver_arrays, attention] = all;
+               world_edges, solver_arrays, attention, latent, pair_loss] = all;
   {
     const auto& [saves_hidden, forward, backward] = edges;
     visit("message_passing", "saves_hidden", saves_hidden);
@@ -116,6 +124,18 @@ void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
     visit("attention", "head_scores_forward", score);
     visit("attention", "head_scores_backward", score_back);
   }
+  {
+    const auto& [sample, sample_back, loss, loss_back] = latent;
+    visit("latent", "sample_latent_forward", sample);
+    visit("latent", "sample_latent_backward", sample_back);
+    visit("latent", "latent_loss_forward", loss);
+    visit("latent", "latent_loss_backward", loss_back);
+  }
+  {
+    const auto& [loss, loss_back] = pair_loss;
+    visit("pair_loss", "pair_loss_forward", loss);
+    visit("pair_loss", "pair_loss_backward", loss_back);
+  }
 }
 
 /// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that
@@ -124,7 +144,7 @@ void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges, solver_arrays, attention] = all;
+               world_edges, solver_arrays, attention, latent, pair_loss] = all;
   visit_graph_kernels(all, visit);
   {
     const auto& [forward, backward] = linear;

@@ -69,6 +69,7 @@ void GraphBatch::check() const {
   for (const EdgeSet& set : edge_sets) {
     check_nodes(set, nodes, halo.get());
     need_rows("features of edge set " + set.name, set.features, set.graph.edges, "edge");
+    need_rows("weights of edge set " + set.name, set.weights, set.graph.edges, "edge");
   }
   for (const Graph& graph : identifiers) {
     if (halo != nullptr) throw invalid_argument("batch: identifiers", "whole graphs", "a part of a mesh");

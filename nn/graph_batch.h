@@ -23,6 +23,10 @@ struct EdgeSet {
   Graph graph;
   /// [edges, edge_inputs], normalised, in the graph's order (sorted by receiver); [edges, 0]: none.
   Tensor features;
+  /// f32 [edges], in the same order: what each edge weighs in a graph convolution, 1 / sqrt(d_s d_r) with the
+  /// numbers d of edges that sender and receiver receive, an edge from each node to itself among them (Kipf,
+  /// Welling 2017). Undefined unless ModelSizes::edge_weights asks for them.
+  Tensor weights = {};
   /// Whether the nodes that send, and those that receive, are the batch's. Others, as those of a coarser
   /// level, have no place in it: only the graph says how many there are.
   bool from_batch = true, to_batch = true;

@@ -60,6 +60,7 @@ struct ModelSizes {
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
   int64_t outputs = 0;                      ///< per node; with `pool` per graph
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
+  bool edge_weights = false;                ///< edge sets have EdgeSet::weights
   /// A prediction has a row for each graph, made of the nodes' values pooled so; needs graph_starts.
   std::optional<GraphPool> pool = {};
   std::vector<IdentifierTable> tables = {};  ///< of GraphBatch::identifiers

@@ -310,6 +310,43 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                   }});
 }
 
+void add_latent(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const Variable moments = source.leaf({6, 4});
+  const std::vector<int64_t> keys{7, int64_t{1} << 40, -3, 12, 13, 2};
+  const NoiseKey key{
+      .seed = 5, .op = 2, .row_keys = Tensor::from<int64_t>(runtime, keys, Shape{6}, Tag::data, "row keys")};
+  list.push_back(
+      {"sample_latent", "", {moments}, {}, [=](Tape& t) {
+         return std::vector{ops::sample_latent(t, moments, key), ops::sample_latent(t, moments, key)};
+       }});
+  const std::vector<float> weights{0.5F, 1.0F, 0.0F, 2.0F, 0.25F, 1.0F};
+  const Tensor rows = Tensor::from<float>(runtime, weights, Shape{6}, Tag::data, "row weights");
+  list.push_back({"latent_loss", "two in a row", {moments}, {}, [=](Tape& t) {
+                    return std::vector{
+                        ops::latent_loss(t, ops::latent_loss(t, {}, moments, rows), moments, rows)};
+                  }});
+  // Two graphs, one between them without nodes; in the list node 1 meets itself.
+  const auto index = [&](const std::vector<int32_t>& values) {
+    return Tensor::from<int32_t>(runtime, values, Shape{std::ssize(values)}, Tag::data, "pairs");
+  };
+  const std::vector<float> each{0.5F, 0.25F, 7.0F, 7.0F, 2.0F, 0.125F};
+  NodePairs pairs{.graph_starts = index({0, 4, 4, 6}),
+                  .offsets = index({0, 2, 4, 5, 5, 6, 7}),
+                  .others = index({1, 2, 0, 1, 0, 5, 4}),
+                  .weights = Tensor::from<float>(runtime, each, Shape{3, 2}, Tag::data, "weights")};
+  pairs.all_pairs = true;
+  list.push_back({"pair_loss", "all pairs", {moments}, {}, [=](Tape& t) {
+                    return std::vector{
+                        ops::pair_loss(t, ops::pair_loss(t, {}, moments, pairs), moments, pairs)};
+                  }});
+  pairs.all_pairs = false;
+  const std::vector<uint8_t> linked{1, 0, 1, 1, 0, 0, 0};
+  pairs.linked = Tensor::from<uint8_t>(runtime, linked, Shape{7}, Tag::data, "linked");
+  list.push_back({"pair_loss", "a list", {moments}, {}, [=](Tape& t) {
+                    return std::vector{ops::pair_loss(t, {}, moments, pairs)};
+                  }});
+}
+
 void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Variable before = source.wide_leaf({5, 2});
   const Variable prediction = source.leaf({5, 2});
@@ -419,6 +456,7 @@ std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtyp
   add_fused(runtime, source, list);
   add_attention(runtime, source, list);
   add_loss(runtime, source, list);
+  add_latent(runtime, source, list);
   add_unroll(runtime, source, list);
   add_halo(runtime, source, list);
   return list;

@@ -16,7 +16,12 @@ struct ModelCase : MeshGraphNetOptions {
   int64_t outputs = 0;
   std::optional<GraphPool> pool = {};
   ModelSizes sizes() const {
-    return {node_inputs, edge_inputs, edge_set_names, outputs, pool.has_value(), pool};
+    return {.node_inputs = node_inputs,
+            .edge_inputs = edge_inputs,
+            .edge_set_names = edge_set_names,
+            .outputs = outputs,
+            .graph_starts = pool.has_value(),
+            .pool = pool};
   }
 };
 

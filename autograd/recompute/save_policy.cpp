@@ -6,10 +6,11 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kOps[] = {
-    "linear",  "activation",    "norm",          "add",          "concat",         "segment_sum",
-    "mlp",     "edge_update",   "halo_exchange", "weighted_sum", "graph_pool",     "add_bias",
-    "dropout", "mean_of_heads", "embedding",     "maximum",      "edge_attention", "head_scores"};
+constexpr std::string_view kOps[] = {"linear",         "activation",    "norm",         "add",
+                                     "concat",         "segment_sum",   "mlp",          "edge_update",
+                                     "halo_exchange",  "weighted_sum",  "graph_pool",   "add_bias",
+                                     "dropout",        "mean_of_heads", "embedding",    "maximum",
+                                     "edge_attention", "head_scores",   "sample_latent"};
 
 uint32_t bit_of(std::string_view op) {
   const auto* const found = std::find(std::begin(kOps), std::end(kOps), op);

@@ -16,7 +16,9 @@ const KernelTables& cpu_tables() {
                                         .state_error = cpu::state_error_kernels,
                                         .world_edges = cpu::world_edge_kernels,
                                         .solver_arrays = cpu::solver_array_kernels,
-                                        .attention = cpu::attention_kernels};
+                                        .attention = cpu::attention_kernels,
+                                        .latent = cpu::latent_kernels,
+                                        .pair_loss = cpu::pair_loss_kernels};
   return kTables;
 }
 

@@ -16,7 +16,9 @@ const KernelTables& gpu_tables() {
                                         .state_error = cuda::state_error_kernels,
                                         .world_edges = cuda::world_edge_kernels,
                                         .solver_arrays = cuda::solver_array_kernels,
-                                        .attention = cuda::attention_kernels};
+                                        .attention = cuda::attention_kernels,
+                                        .latent = cuda::latent_kernels,
+                                        .pair_loss = cuda::pair_loss_kernels};
   return kTables;
 }
 

@@ -395,8 +395,8 @@ TEST_CASE("an output of a named op that is not needed is not saved") {
 
 TEST_CASE("all ops that a model is made of can be named") {
   Runtime runtime = make_runtime();
-  const std::vector<std::string> behind_models{"masked_loss", "class_loss", "accumulate_error",
-                                               "add_columns"};
+  const std::vector<std::string> behind_models{"masked_loss", "class_loss",  "accumulate_error",
+                                               "add_columns", "latent_loss", "pair_loss"};
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f64)) {
     const bool named = std::count(SavePolicy::names().begin(), SavePolicy::names().end(), sample.op) == 1;
     CAPTURE(sample.op);

@@ -248,11 +248,33 @@ GatOptions gat_options(const ModelConfig& config) {
 
 std::string parameter_conventions(const ModelConfig& config) {
   if (config.name == ModelName::gat) return parameter_conventions(gat_options(config));
+  if (config.name == ModelName::vgae) return parameter_conventions(vgae_options(config));
   return parameter_conventions(mesh_graph_net_options(config));
 }
 
-bool has_dropout(const ModelConfig& config) {
-  return config.name == ModelName::gat && (config.gat.dropout > 0.0 || config.gat.attention_dropout > 0.0);
+VgaeOptions vgae_options(const ModelConfig& config) {
+  return {.width = config.width,
+          .blocks = config.blocks,
+          .activation = config.activation,
+          .features = config.vgae.feature_weight > 0.0,
+          .hidden_layers = config.hidden_layers,
+          .path = config.path,
+          .keep_hidden = config.keep_hidden};
+}
+
+bool draws_by_node(const ModelConfig& config) {
+  return config.name == ModelName::vgae ||
+         (config.name == ModelName::gat && (config.gat.dropout > 0.0 || config.gat.attention_dropout > 0.0));
+}
+
+std::string changed_fixed_key(const Config& saved, const Config& config) {
+  for (const ConfigKey& key : config_keys()) {
+    if (!key.use.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
+    const std::string name = full_name(key);
+    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode != NormalizeMode::online;
+    if (!unused) return name;
+  }
+  return "";
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {

@@ -8,6 +8,7 @@
 #include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/nn/vgae.h>
 
 #include <cstdint>
 #include <string>
@@ -20,7 +21,7 @@ enum class Prediction : uint8_t {
   change,        ///< x[t+1] - x[t]
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
-enum class ModelName : uint8_t { mesh_graph_net, gat };
+enum class ModelName : uint8_t { mesh_graph_net, gat, vgae };
 enum class NormalizeMode : uint8_t { dataset, online, none };
 /// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
 /// data.
@@ -64,6 +65,9 @@ struct DataConfig {
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
   int64_t history = 1;
   int64_t classes = 0;         ///< of a label; 0: as many as the data have
+  double link_valid = 0.05;    ///< share of one graph's links that are validated on
+  double link_test = 0.1;      ///< likewise, tested on
+  int64_t link_seed = 0;       ///< of that split, and of pairs without a link
   std::string node_split;      ///< which one divides the nodes of a graph; empty: the only one
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
@@ -82,7 +86,8 @@ enum class TaskName : uint8_t {
   steady_field,
   node_classification,
   graph_regression,
-  graph_classification
+  graph_classification,
+  link_reconstruction
 };
 
 struct TaskConfig {
@@ -103,6 +108,14 @@ struct GatConfig {
   double attention_dropout = 0.0;
 };
 
+/// Of model.name = "vgae" alone.
+struct VgaeConfig {
+  int64_t latent = 16;
+  double kl_weight = 1.0;
+  double feature_weight = 0.0;  ///< 0: features are not decoded
+  int64_t pairs = 0;            ///< of each kind, drawn for each use of a graph; 0: all pairs
+};
+
 /// What models share, and what one of them alone reads. The options of the one that `name` names are made
 /// from it.
 struct ModelConfig {
@@ -120,6 +133,7 @@ struct ModelConfig {
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
   GatConfig gat = {};
+  VgaeConfig vgae = {};
 };
 
 /// For model.name = "mesh_graph_net".
@@ -128,8 +142,10 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config);
 GatOptions gat_options(const ModelConfig& config);
 /// ParameterSet::conventions of the model that `name` names.
 std::string parameter_conventions(const ModelConfig& config);
-/// Whether the model drops values in training, and so needs batches with node_keys.
-bool has_dropout(const ModelConfig& config);
+/// For model.name = "vgae".
+VgaeOptions vgae_options(const ModelConfig& config);
+/// Whether the model draws random numbers in training, and so needs batches with node_keys.
+bool draws_by_node(const ModelConfig& config);
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
 inline constexpr int64_t kAutoBatch = 0;

@@ -33,9 +33,10 @@ inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics)
                                     is("steady_field", TaskName::steady_field),
                                     is("node_classification", TaskName::node_classification),
                                     is("graph_regression", TaskName::graph_regression),
-                                    is("graph_classification", TaskName::graph_classification)};
+                                    is("graph_classification", TaskName::graph_classification),
+                                    is("link_reconstruction", TaskName::link_reconstruction)};
 inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net),
-                                     is("gat", ModelName::gat)};
+                                     is("gat", ModelName::gat), is("vgae", ModelName::vgae)};
 inline constexpr Choice kAttentionScores[] = {is("gat", AttentionScore::gat),
                                               is("gatv2", AttentionScore::gatv2)};
 inline constexpr Choice kGatDecoders[] = {is("mlp", GatDecoder::mlp), is("attention", GatDecoder::attention)};

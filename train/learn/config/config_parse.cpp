@@ -366,6 +366,8 @@ class Reader {
     // Without frames to predict from, noise corrects no earlier prediction: it is off unless it is asked for.
     if (!find_key("unroll.steps")->applies_to(config_.task.name) && origins_.count("train.noise") == 0)
       config_.train.noise = 0.0;
+    if (config_.task.name == TaskName::link_reconstruction && origins_.count("data.targets") == 0)
+      config_.data.targets.clear();
     for (const Contradiction& found : contradictions(config_)) {
       const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
       if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;

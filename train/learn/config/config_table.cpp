@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_choices.h>
+#include <meshgrad/train/learn/config/config_uses.h>
 
 #include <algorithm>
 #include <iterator>
@@ -8,6 +9,7 @@ namespace meshgrad {
 namespace {
 
 using namespace choices;
+using namespace uses;
 
 /// The sections; the type of a key's member says which one it is in.
 constexpr std::tuple kMembers{&Config::run,      &Config::task,       &Config::data,      &Config::model,
@@ -24,6 +26,8 @@ constexpr Section& section_of(Config& config) {
     return config.loss_scale.rule;
   } else if constexpr (std::is_same_v<Section, GatConfig>) {
     return config.model.gat;
+  } else if constexpr (std::is_same_v<Section, VgaeConfig>) {
+    return config.model.vgae;
   } else {
     return config.*std::get<Section Config::*>(kMembers);
   }
@@ -59,6 +63,7 @@ constexpr ConfigSection kSections[] = {
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"gat", "Graph attention networks: model.name = \"gat\""},
+    {"vgae", "Variational graph autoencoders: model.name = \"vgae\""},
     {"train", "The training loop"},
     {"loss", "How errors of predictions count in training"},
     {"unroll", "Training through several predicted frames"},
@@ -73,33 +78,6 @@ constexpr ConfigSection kSections[] = {
     {"rollout", "Rollouts: predictions fed back as inputs"},
     {"ranks", "Several processes that train one model"},
 };
-
-constexpr TaskName kTasksOverTime[] = {TaskName::mesh_dynamics};
-constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName::steady_field};
-constexpr TaskName kTasksWithoutMesh[] = {TaskName::node_classification, TaskName::graph_regression,
-                                          TaskName::graph_classification};
-constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
-constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification};
-constexpr TaskName kTasksOfClasses[] = {TaskName::node_classification, TaskName::graph_classification};
-
-// What a resumed run may change, and the same for some tasks only.
-constexpr KeyUse kFree{};
-constexpr KeyUse kOnMeshes{false, kTasksOnMeshes, "has no mesh"};
-// What it may not.
-constexpr KeyUse kFixed{true};
-constexpr KeyUse kFixedOnMeshes{true, kTasksOnMeshes, "has no mesh"};
-constexpr KeyUse kFixedWithoutMesh{true, kTasksWithoutMesh, "reads no identifiers"};
-constexpr KeyUse kFixedOnNodes{true, kTasksOnNodes, "has no splits of nodes"};
-constexpr KeyUse kFixedOnGraphs{true, kTasksOnGraphs, "predicts no values of graphs"};
-constexpr KeyUse kFixedOfClasses{true, kTasksOfClasses, "has no classes"};
-constexpr KeyUse kFixedOverTime{true, kTasksOverTime, "has no time"};
-constexpr KeyUse kFixedOfChanges{true, kTasksOverTime, "predicts values only"};
-
-// The same for one model only.
-constexpr ModelName kMeshGraphNets[] = {ModelName::mesh_graph_net};
-constexpr ModelName kGats[] = {ModelName::gat};
-constexpr KeyUse kFixedOfMeshGraphNet{true, {}, {}, kMeshGraphNets};
-constexpr KeyUse kFixedOfGat{true, {}, {}, kGats};
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "", kFixed,
@@ -137,15 +115,16 @@ constexpr ConfigKey kKeys[] = {
      "Split to validate on"},
     {"data", "inputs", TextListKey{at<&DataConfig::inputs>, 0}, "", kFixed,
      "Fields given to the model at each node, in addition to the node type"},
-    {"data", "embed", TextListKey{at<&DataConfig::embed>, 0}, "", kFixedWithoutMesh,
+    {"data", "embed", TextListKey{at<&DataConfig::embed>, 0}, "", kFixedOfIdentifiers,
      "Integer fields on nodes, identifiers from 0, of which each has a row in a table that is trained"},
-    {"data", "identifiers", IntegerKey{at<&DataConfig::identifiers>, 0, 1 << 24}, "rows", kFixedWithoutMesh,
+    {"data", "identifiers", IntegerKey{at<&DataConfig::identifiers>, 0, 1 << 24}, "rows", kFixedOfIdentifiers,
      "Rows of each table of data.embed; 0: one more than the largest identifier of the training split; "
      "others share one more row"},
     {"data", "edge_inputs", TextListKey{at<&DataConfig::edge_inputs>, 0}, "", kFixed,
      "Fields given to the model at each edge, in addition to relative positions; each direction has its own "
      "value"},
-    {"data", "targets", TextListKey{at<&DataConfig::targets>}, "", kFixed, "Fields that the model predicts"},
+    {"data", "targets", TextListKey{at<&DataConfig::targets>, 0}, "", kFixed,
+     "Fields that the model predicts"},
     {"data", "predict", choice<&DataConfig::predict>(kPredictions), "", kFixed,
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 x[t] + "
      "x[t-1]"},
@@ -157,6 +136,14 @@ constexpr ConfigKey kKeys[] = {
      "changes between them"},
     {"data", "node_split", TextKey{at<&DataConfig::node_split>}, "", kFixedOnNodes,
      "Node split that says which nodes are trained on, validated and tested; empty where the data have one"},
+    {"data", "link_valid", FloatKey{at<&DataConfig::link_valid>, 0, 0.9}, "", kFixedOnLinks,
+     "Share of the linked pairs of one graph that are validated on, and as many others; the model does not "
+     "read "
+     "them"},
+    {"data", "link_test", FloatKey{at<&DataConfig::link_test>, 0, 0.9}, "", kFixedOnLinks,
+     "Share of the linked pairs of one graph that are tested on, likewise"},
+    {"data", "link_seed", IntegerKey{at<&DataConfig::link_seed>, 0, 1'000'000'000'000'000}, "", kFixedOnLinks,
+     "Seed of that split, and of the pairs without a link that evaluations take"},
     {"data", "world_position", TextKey{at<&DataConfig::world_position>}, "", kFixedOnMeshes,
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move"},
@@ -195,7 +182,7 @@ constexpr ConfigKey kKeys[] = {
      "Message-passing blocks, or attention layers, in front of the decoder"},
     {"model", "hidden_layers", IntegerKey{at<&ModelConfig::hidden_layers>, 1, 7}, "layers", kFixed,
      "Hidden layers of each MLP"},
-    {"model", "embedding", IntegerKey{at<&ModelConfig::embedding>, 1, 1024}, "channels", kFixedWithoutMesh,
+    {"model", "embedding", IntegerKey{at<&ModelConfig::embedding>, 1, 1024}, "channels", kFixedOfIdentifiers,
      "Width of the rows of data.embed"},
     {"model", "activation", choice<&ModelConfig::activation>(kActivations), "", kFixed,
      "Activation function after each hidden layer, and after each attention layer"},
@@ -237,6 +224,19 @@ constexpr ConfigKey kKeys[] = {
      "Share of the inputs of attention layers that is dropped in training"},
     {"gat", "attention_dropout", FloatKey{at<&GatConfig::attention_dropout>, 0, 0.99}, "", kFixedOfGat,
      "Share of the attention weights that is dropped in training"},
+
+    {"vgae", "latent", IntegerKey{at<&VgaeConfig::latent>, 1, 65536}, "values", kFixedOfVgae,
+     "Latent values of a node"},
+    {"vgae", "kl_weight", FloatKey{at<&VgaeConfig::kl_weight>, 0, 1e6}, "", kFixedOfVgae,
+     "Weight in the loss of the latent distributions' divergence from the standard normal one, over the "
+     "square "
+     "of the number of nodes"},
+    {"vgae", "feature_weight", FloatKey{at<&VgaeConfig::feature_weight>, 0, 1e6}, "", kFixedOfVgae,
+     "Weight in the loss of the squared error of the nodes' inputs, decoded from latent values; 0: they are "
+     "not "
+     "decoded"},
+    {"vgae", "pairs", IntegerKey{at<&VgaeConfig::pairs>, 0, 100'000'000}, "pairs", kFixedOfVgae,
+     "Linked pairs of nodes, and as many others, that are drawn for each use of a graph; 0 takes all pairs"},
 
     {"train", "steps", IntegerKey{at<&TrainConfig::steps>, 1, kMany}, "steps", kFree, "Optimizer steps"},
     {"train", "epochs", IntegerKey{at<&TrainConfig::epochs>, 0, kMany}, "epochs", kFree,
@@ -426,8 +426,7 @@ constexpr ConfigKey kKeys[] = {
 
     {"plan", "mode", choice<&PlanConfig::mode>(kPlanModes), "", kFree,
      "Where train.batch = \"auto\" and meshgrad plan know the memory of steps from: a dry run (static), or "
-     "steps "
-     "that are run"},
+     "steps that are run"},
     {"plan", "target_utilization", FloatKey{at<&PlanConfig::target_utilization>, 0.01, 1.0}, "", kFree,
      "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
     {"plan", "min_batch", IntegerKey{at<&PlanConfig::min_batch>, 1, 1'000'000}, "samples", kFree,
@@ -484,16 +483,6 @@ std::string full_name(const ConfigKey& key) {
   std::string name(key.section);
   if (!name.empty()) name += '.';
   return name += key.name;
-}
-
-std::string changed_fixed_key(const Config& saved, const Config& config) {
-  for (const ConfigKey& key : kKeys) {
-    if (!key.use.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
-    const std::string name = full_name(key);
-    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode != NormalizeMode::online;
-    if (!unused) return name;
-  }
-  return "";
 }
 
 const ConfigKey* find_key(std::string_view name) {

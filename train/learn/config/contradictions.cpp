@@ -24,6 +24,7 @@ class Checks {
     check_types("data.predicted_types", config_.data.predicted_types);
     check_types("data.noise_types", config_.data.noise_types);
     check_types("data.kinematic_types", config_.data.kinematic_types);
+    check_targets();
     check_noise();
     check_validation();
     if (config_.data.history > 1 && find_key("data.history")->applies_to(config_.task.name)) check_history();
@@ -126,6 +127,16 @@ class Checks {
     if (type == types.end()) return;
     refuse(true, {name, "data.node_types"}, fmt::format("node types below data.node_types = {}", classes),
            "raise data.node_types or remove that type", std::to_string(*type));
+  }
+
+  void check_targets() {
+    const bool links = config_.task.name == TaskName::link_reconstruction;
+    refuse(links && !config_.data.targets.empty(), {"data.targets", "task.name"},
+           "[] with task.name = \"link_reconstruction\", which reconstructs links alone", "remove it");
+    refuse(links && !config_.data.edge_inputs.empty(), {"data.edge_inputs", "task.name"},
+           "[] with task.name = \"link_reconstruction\", which reads other edges than the data's",
+           "remove it");
+    refuse(!links && config_.data.targets.empty(), {"data.targets"}, "at least 1 field", "name one");
   }
 
   void check_noise() {

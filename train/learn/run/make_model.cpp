@@ -5,6 +5,7 @@ namespace meshgrad {
 
 Model make_model(const ModelConfig& config, const ModelSizes& sizes) {
   if (config.name == ModelName::gat) return make_gat(gat_options(config), sizes);
+  if (config.name == ModelName::vgae) return make_vgae(vgae_options(config), sizes);
   return make_mesh_graph_net(mesh_graph_net_options(config), sizes);
 }
 

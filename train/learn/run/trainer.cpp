@@ -494,8 +494,4 @@ void Trainer::opened() const {
   tell(RunEventKind::warning, "warning: the file system has no locks: start no second process on this run");
 }
 
-void Trainer::pause() const {
-  if (ranks_.first() && options_.observer.pause) options_.observer.pause();
-}
-
 }  // namespace meshgrad

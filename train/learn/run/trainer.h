@@ -82,7 +82,9 @@ class Trainer {
   void save_numbered();
   void tell(RunEventKind kind, std::string text, RunEvent::Fields fields = {}) const;
   void opened() const;
-  void pause() const;
+  void pause() const {
+    if (ranks_.first() && options_.observer.pause) options_.observer.pause();
+  }
   bool stop_wanted();
   TrainResult stopped();
   TrainResult result(bool was_stopped) const;

@@ -213,8 +213,9 @@ std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const T
   return with_weights(runtime, model.parameters, average, [&]() -> std::optional<Validation> {
     Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop, long_batch};
     const std::vector<Sample> samples = samples_of(all.task, config);
-    const bool done = parts != nullptr ? add_in_parts(samples, *parts, all)
-                                       : add_batches(samples, largest_batch(config, task), all);
+    BatchShape room = largest_batch(config, task);
+    if (all.task.loss_of_whole_graphs()) room.graphs = 1;
+    const bool done = parts != nullptr ? add_in_parts(samples, *parts, all) : add_batches(samples, room, all);
     return done ? std::optional(all.result()) : std::nullopt;
   });
 }

@@ -75,7 +75,7 @@ int64_t BatchLayout::place(int64_t bytes) {
 }
 
 BatchLayout::BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind)
-    : shape_(shape), node_inputs_(sizes.node_inputs), dtype_(dtype) {
+    : shape_(shape), node_inputs_(sizes.node_inputs), edge_weights_(sizes.edge_weights), dtype_(dtype) {
   for (size_t set = 0; set < sizes.edge_set_names.size(); ++set) {
     const bool world = sizes.edge_set_names[set] == kWorldEdges;
     place_edges(sizes.edge_set_names[set], world ? shape.world_edges : shape.edges, sizes.edge_inputs[set],
@@ -107,7 +107,8 @@ void BatchLayout::place_edges(const std::string& name, int64_t edges, int64_t in
                         .sender_offsets = place((shape_.nodes + shape_.ghosts + 1) * kIndex),
                         .sender_order = place(edges * kIndex),
                         .features = place(edges * inputs * size_of(dtype_)),
-                        .counts = place(3 * size_of(DType::i64))});
+                        .counts = place(3 * size_of(DType::i64)),
+                        .weights = edge_weights_ ? place(edges * size_of(DType::f32)) : -1});
 }
 
 void BatchLayout::add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows) {
@@ -132,6 +133,7 @@ Batch BatchLayout::batch(const StoragePtr& memory, bool counts) const {
     graph.receiver_offsets = over(placed.receiver_offsets, {shape_.nodes + 1}, DType::i32);
     graph.sender_offsets = over(placed.sender_offsets, {graph.nodes + 1}, DType::i32);
     graph.sender_order = over(placed.sender_order, {placed.edges}, DType::i32);
+    if (placed.weights >= 0) set.weights = over(placed.weights, {placed.edges}, DType::f32);
     if (placed.counted && counts) graph.counts = over(placed.counts, {3}, DType::i64);
     batch.graph.edge_sets.push_back(std::move(set));
   }

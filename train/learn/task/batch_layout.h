@@ -113,7 +113,7 @@ class BatchLayout {
     std::string name;
     int64_t edges, inputs;
     bool counted;
-    int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
+    int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts, weights;
   };
   /// Offsets of GraphBatch::identifiers of one table.
   struct PlacedTable {
@@ -125,6 +125,7 @@ class BatchLayout {
 
   BatchShape shape_;
   int64_t node_inputs_;
+  bool edge_weights_;
   DType dtype_;
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;

@@ -52,6 +52,10 @@ std::vector<RankedMetric> class_metrics() {
   return metrics;
 }
 
+std::vector<RankedMetric> link_metrics() {
+  return {{"auc", true}, {"average_precision", true}, {"cross_entropy", false}};
+}
+
 std::optional<RankedMetric> best_metric_of(const Config& config, const std::vector<RankedMetric>& metrics) {
   const std::string key = best_metric(config);
   if (key.empty()) return std::nullopt;

@@ -24,6 +24,8 @@ struct RankedMetric {
 std::vector<RankedMetric> field_metrics(std::span<const FieldInfo> fields);
 /// Those of ClassPredictions::write that rank models.
 std::vector<RankedMetric> class_metrics();
+/// Those of links.
+std::vector<RankedMetric> link_metrics();
 
 /// The one that `config` names, or nothing where the best has the lowest error. Throws ConfigError for
 /// another name; it lists these.

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace meshgrad {
 namespace {
@@ -39,6 +40,18 @@ std::vector<double> values_of(const Tensor& tensor) {
     values.assign(read.begin(), read.end());
   });
   return values;
+}
+
+void write_convolution_weights(const EdgeSet& edges) {
+  const Graph& graph = edges.graph;
+  const int64_t count = graph.counts.defined() ? graph.counts.data<int64_t>()[2] : graph.edges;
+  const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
+  const auto degree = [&](int32_t node) { return static_cast<double>(offsets[node + 1] - offsets[node]); };
+  for (int64_t e = 0; e < count; ++e) {
+    edges.weights.data<float>()[e] =
+        static_cast<float>(1.0 / std::sqrt(degree(graph.senders.data<int32_t>()[e]) *
+                                           degree(graph.receivers.data<int32_t>()[e])));
+  }
 }
 
 GraphInputs::GraphInputs(const Dataset& dataset, const Config& all)
@@ -147,7 +160,7 @@ void GraphInputs::write(const Batch& batch, std::span<const GivenGraph> graphs, 
   std::vector<int64_t> graph_nodes;
   Dataset::MeshSizes before;
   for (const GivenGraph& graph : graphs) {
-    const MeshView& mesh = graph.view.mesh();
+    const MeshView& mesh = graph.edges();
     dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
       const auto finish = [&](RowsInPlace<T>& rows, Normalizer& normalizer) {
         if (learn) normalizer.accumulate(std::span<const T>(rows.values()));

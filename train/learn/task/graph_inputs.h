@@ -17,6 +17,8 @@ namespace meshgrad {
 struct GivenGraph {
   TrajectoryView view;
   int64_t frame = 0;
+  const MeshView* mesh = nullptr;  ///< the same with other edges; null: with the data's
+  const MeshView& edges() const { return mesh != nullptr ? *mesh : view.mesh(); }
 };
 
 class GraphInputs {
@@ -25,6 +27,8 @@ class GraphInputs {
   /// outside of the one-hot, for identifiers that are no i32 field on nodes, and what edge_fields throws.
   GraphInputs(const Dataset& dataset, const Config& config);
 
+  /// Edges read nothing, whatever the data have.
+  void leave_edges_out() { dim_ = 0, edge_width_ = 0; }
   /// Of a model that reads this; outputs are left out.
   ModelSizes sizes() const;
   const std::vector<FieldInfo>& fields() const { return fields_; }
@@ -55,6 +59,9 @@ class GraphInputs {
   int64_t edge_width_ = 0;               // columns of an edge
   int dim_ = 0;
 };
+
+/// Writes EdgeSet::weights of a batch's edges on the host.
+void write_convolution_weights(const EdgeSet& edges);
 
 /// The error of a field that does not fit a key.
 ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field);

@@ -72,7 +72,7 @@ BatchShape batch_of(const Config& config, const Task& task, const Order& order) 
   BatchShape batch{.nodes = sum(&Dataset::MeshSizes::nodes), .edges = sum(&Dataset::MeshSizes::edges)};
   batch.world_edges = world_room(config.data, batch.nodes);
   batch.graphs = config.train.batch;
-  return batch;
+  return task.room(batch);
 }
 
 /// Of a trajectory of the training split: the sizes of its mesh, and in how many batches of a window its

@@ -10,7 +10,7 @@ namespace meshgrad {
 namespace {
 
 Task make_any_task(const Config& config, const Dataset& dataset) {
-  const bool keys = has_dropout(config.model);
+  const bool keys = draws_by_node(config.model);
   if (config.task.name == TaskName::steady_field)
     return Task(SteadyField(dataset, config.data, config.loss), keys);
   if (config.task.name == TaskName::node_classification)
@@ -18,6 +18,8 @@ Task make_any_task(const Config& config, const Dataset& dataset) {
   if (config.task.name == TaskName::graph_regression) return Task(GraphRegression(dataset, config), keys);
   if (config.task.name == TaskName::graph_classification)
     return Task(GraphClassification(dataset, config), keys);
+  if (config.task.name == TaskName::link_reconstruction)
+    return Task(LinkReconstruction(dataset, config), keys);
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/train/learn/task/graph_classification.h>
 #include <meshgrad/train/learn/task/graph_regression.h>
+#include <meshgrad/train/learn/task/link_reconstruction.h>
 #include <meshgrad/train/learn/task/node_classification.h>
 #include <meshgrad/train/learn/task/steady_field.h>
 
@@ -15,8 +16,8 @@
 namespace meshgrad {
 
 class Task {
-  using Kind =
-      std::variant<MeshDynamics, SteadyField, NodeClassification, GraphRegression, GraphClassification>;
+  using Kind = std::variant<MeshDynamics, SteadyField, NodeClassification, GraphRegression,
+                            GraphClassification, LinkReconstruction>;
   template <class Body>
   decltype(auto) visit(Body&& body) const {
     return std::visit(std::forward<Body>(body), kind_);
@@ -76,6 +77,22 @@ class Task {
     BatchLayout made = visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
     if (node_keys_) made.add_node_keys();
     return made;
+  }
+  /// Room for the model's edges in a batch with room for the data's own.
+  BatchShape room(const BatchShape& shape) const {
+    return visit_shared([&](const auto& task) {
+      if constexpr (requires { task.room(shape); }) {
+        return task.room(shape);
+      } else {
+        return shape;
+      }
+    });
+  }
+  /// Whether the loss of a sample needs its graph, so that the rows of a prediction do not suffice.
+  bool loss_of_whole_graphs() const {
+    return visit_shared([](const auto& task) {
+      return requires { task.kLossOfWholeGraphs; };
+    });
   }
   /// Adds what a device reads to make a part of the batch itself.
   void add_device_inputs(BatchLayout& layout) const {

@@ -40,8 +40,14 @@ void choose_target(const Dataset& dataset, const std::vector<std::string>& targe
     chosen = {only(dataset, of(FieldOn::node, DType::i32), "integer field on nodes")};
   } else if (targets.empty() && !classes.empty()) {
     chosen = {only(dataset, classes, "integer field on graphs")};
+  } else if (const auto values = of(FieldOn::graph, DType::f32); targets.empty() && !values.empty()) {
+    chosen = {only(dataset, values, "field on graphs")};
   } else if (targets.empty()) {
-    chosen = {only(dataset, of(FieldOn::graph, DType::f32), "field on graphs")};
+    chosen.clear();
+    task.name = TaskName::link_reconstruction;
+    first.config.model.name = ModelName::vgae;
+    first.reasons["task.name"] = "the data have neither labels nor numbers to predict";
+    return;
   }
   const FieldInfo& field = dataset.field(chosen.front());
   task.name = field.on == FieldOn::node   ? TaskName::node_classification
@@ -81,7 +87,9 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.run.dir = (std::filesystem::path("runs") / path.stem()).string();
   first.reasons = {{"run.dir", "metrics and checkpoints go here"}, {"data.path", ""}};
   choose_target(dataset, targets, first);
-  const bool nodes = config.task.name == TaskName::node_classification;
+  const bool links = config.task.name == TaskName::link_reconstruction;
+  const bool nodes =
+      config.task.name == TaskName::node_classification || (links && dataset.trajectories() == 1);
   config.data.train_split = dataset.statistics_split();
   config.data.valid_split = nodes || dataset.has_split("valid") ? "valid" : config.data.train_split;
   if (!nodes && config.data.valid_split == config.data.train_split)
@@ -94,9 +102,9 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.data.node_types = std::max<int64_t>(1, dataset.node_types());
   config.train.noise = 0.0;
   config.model.width = 64;
-  config.model.blocks = 3;
+  config.model.blocks = links ? 1 : 3;
   first.reasons["model.blocks"] = "a message travels one edge a block";
-  if (!nodes) first.reasons["model.pool"] = "\"sum\" where the target grows with the graph";
+  if (!nodes && !links) first.reasons["model.pool"] = "\"sum\" where the target grows with the graph";
   config.optimizer.lr = 1e-3;
   config.schedule.final_lr = 1e-5;
   first.reasons["optimizer.lr"] = "falls to schedule.final_lr";

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Links: how they are split and drawn, and runs of variational graph autoencoders: the same latent noise
+// however a step is cut, resumed or recomputed, on any number of ranks, and, captured or not, on a GPU or the
+// simulated device where there is one.
+#include "train/link_case.h"
+
+#include <doctest/doctest.h>
+#include <meshgrad/train/embed/predictor.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+
+#include <cmath>
+#include <set>
+
+#include "support.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+using test::ScratchDirectory;
+
+Evaluation evaluated(const Config& config, const char* split) {
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  return evaluate(predictor, {.split = split});
+}
+
+std::vector<NodePair> ring(int32_t nodes) {
+  std::vector<NodePair> pairs;
+  for (int32_t i = 0; i + 1 < nodes; ++i) pairs.push_back({i, i + 1});
+  pairs.push_back({0, nodes - 1});
+  std::ranges::sort(pairs);
+  return pairs;
+}
+
+bool has_any(const std::vector<NodePair>& pairs, const std::vector<NodePair>& of) {
+  return std::ranges::any_of(of,
+                             [&](const NodePair& pair) { return std::ranges::binary_search(pairs, pair); });
+}
+
+TEST_CASE("links are split once, by the seed, with as many other pairs") {
+  const std::vector<NodePair> links = ring(100);
+  const LinkSplit split = split_links(100, links, 0.05, 0.1, 7);
+  CHECK(split.test.linked.size() == 10);
+  CHECK(split.valid.linked.size() == 5);
+  CHECK(split.train.linked.size() == 85);
+  CHECK(split.train.others.empty());
+  CHECK(split.valid.others.size() == 5);
+  CHECK(split.test.others.size() == 10);
+  std::set<NodePair> all;
+  for (const PairSample* part : {&split.train, &split.valid, &split.test}) {
+    all.insert(part->linked.begin(), part->linked.end());
+    CHECK(std::ranges::is_sorted(part->linked));
+    CHECK_FALSE(has_any(links, part->others));
+    for (const NodePair& pair : part->others) CHECK((pair.a >= 0 && pair.a < pair.b && pair.b < 100));
+  }
+  CHECK(all.size() == 100);
+  CHECK_FALSE(has_any(split.valid.others, split.test.others));
+  CHECK(split_links(100, links, 0.05, 0.1, 7).test.linked == split.test.linked);
+  CHECK(split_links(100, links, 0.05, 0.1, 8).test.linked != split.test.linked);
+}
+
+TEST_CASE("pairs without a link are all drawn where they are few") {
+  const std::vector<NodePair> links = ring(5);
+  const std::vector<NodePair> rest{{0, 2}, {0, 3}, {1, 3}, {1, 4}, {2, 4}};
+  CHECK(other_pairs(5, links, 100, 1, 0) == rest);
+  CHECK(other_pairs(5, links, 2, 1, 0).size() == 2);
+  CHECK(other_pairs(3, ring(3), 4, 1, 0).empty());
+  CHECK(other_pairs(1, {}, 4, 1, 0).empty());
+  CHECK(other_pairs(0, {}, 4, 1, 0).empty());
+  const PairSample drawn = drawn_pairs(5, links, 3, 1, 0);
+  CHECK((drawn.linked.size() == 3 && drawn.others.size() == 3));
+  CHECK(drawn_pairs(5, links, 100, 1, 0).linked == links);
+  CHECK((drawn_pairs(50, ring(50), 9, 1, 1).linked != drawn_pairs(50, ring(50), 9, 1, 0).linked));
+  const LinkSplit complete = split_links(3, ring(3), 0.34, 0.34, 0);
+  CHECK((complete.test.linked.size() == 1 && complete.test.others.empty()));
+}
+
+TEST_CASE("a batch of links never has those of validation and test") {
+  const ScratchDirectory scratch;
+  const Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  Runtime runtime({.threads = 1});
+  Normalizers normalizers = task.online_normalizers();
+  const MeshView mesh = task.dataset().trajectory(0).mesh();
+  const std::vector<NodePair> links = linked_pairs(mesh);
+  const LinkSplit split = split_links(mesh.nodes, links, 0.05, 0.1, mixed_bits(0));
+  for (const char* name : {"train", "valid", "test"}) {
+    const Batch batch = training_batch(task, runtime, DType::f32, name, {Sample{}}, {}, normalizers);
+    const Graph& graph = batch.graph.edge_sets[0].graph;
+    check_graph(graph);
+    CHECK(graph.edges == mesh.nodes + 2 * std::ssize(split.train.linked));
+    std::set<NodePair> read;
+    const auto senders = graph.senders.values<int32_t>(), receivers = graph.receivers.values<int32_t>();
+    for (size_t e = 0; e < senders.size(); ++e)
+      read.insert({std::min(senders[e], receivers[e]), std::max(senders[e], receivers[e])});
+    for (const PairSample* part : {&split.valid, &split.test})
+      for (const NodePair& pair : part->linked) CHECK(read.count(pair) == 0);
+    for (const NodePair& pair : split.train.linked) CHECK(read.count(pair) == 1);
+    // 1 / sqrt(d d) sums to 1 over the edges of a node only where all degrees are equal: the first edge by
+    // hand.
+    const auto offsets = graph.receiver_offsets.values<int32_t>();
+    const auto degree = [&](int32_t node) {
+      return static_cast<double>(offsets[static_cast<size_t>(node) + 1] - offsets[static_cast<size_t>(node)]);
+    };
+    const float first = batch.graph.edge_sets[0].weights.values<float>()[0];
+    CHECK(static_cast<double>(first) ==
+          doctest::Approx(1.0 / std::sqrt(degree(senders[0]) * degree(receivers[0]))));
+  }
+}
+
+TEST_CASE("a vgae finds links that it has not read, and resumes") {
+  const ScratchDirectory scratch;
+  Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  config.data.link_valid = config.data.link_test = 0.15;
+  test::train_here(config);
+  const Evaluation test = evaluated(config, "test");
+  REQUIRE(test.metrics.size() == 5);
+  CHECK(test.metrics[0].name == "AUC");
+  CHECK(test.metrics[0].value > 0.7);
+  CHECK(test.metrics[1].value > 0.7);
+  CHECK(test.metrics[3].value == test.metrics[4].value);
+  CHECK(test.notes.empty());
+  const auto whole = test::tensors_of(config);
+  const std::string metrics = test::lasting_metrics(config.run.dir);
+  config.run.dir = (scratch.path / "pieces").string();
+  for (const int64_t stop : {7, 9}) {
+    int64_t calls = 0;
+    test::train_here(config, stop != 7, [&] { return ++calls == stop; });
+  }
+  test::train_here(config, true, nullptr, 3);
+  CHECK(test::tensors_of(config) == whole);
+  CHECK(test::lasting_metrics(config.run.dir) == metrics);
+}
+
+TEST_CASE("a vgae of drawn pairs and features learns in 16 bits, too") {
+  const ScratchDirectory scratch;
+  Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  config.data.link_valid = config.data.link_test = 0.15;
+  config.model.vgae.pairs = 64;
+  config.model.vgae.feature_weight = 0.5;
+  for (const DType precision : {DType::f32, DType::bf16, DType::f16}) {
+    config.precision = precision;
+    config.run.dir = (scratch.path / std::string(name_of(precision))).string();
+    test::train_here(config);
+    CHECK(evaluated(config, "test").metrics[0].value > 0.7);
+  }
+}
+
+TEST_CASE("a vgae has its bits recomputed or on 2 or 4 ranks") {
+  const ScratchDirectory scratch;
+  Config config = test::link_config(scratch.path, test::pack_groups(scratch.path, 30));
+  config.train.steps = 5;
+  config.train.accumulate = 4;
+  config.model.vgae.pairs = 16;
+  config.model.vgae.feature_weight = 0.5;
+  config.ranks.reduction = RankReduction::ordered;
+  test::train_here(config);
+  const auto plain = test::tensors_of(config);
+  for (const int ranks : {2, 4}) {
+    config.run.dir = (scratch.path / std::to_string(ranks)).string();
+    test::train_on_ranks(ranks, config);
+    CHECK(test::tensors_of(config) == plain);
+  }
+  config.recompute.mode = RecomputeMode::sqrt;
+  config.recompute.check = true;
+  config.recompute.include = {"encoder", "latent", "features"};
+  config.run.dir = (scratch.path / "recomputed").string();
+  test::train_here(config);
+  CHECK(test::tensors_of(config) == plain);
+}
+
+TEST_CASE("links of many graphs are learned, and graphs have scores") {
+  const ScratchDirectory scratch;
+  Config config = test::many_links_config(scratch.path, test::small_graphs(40));
+  config.model.vgae.feature_weight = 0.5;
+  test::train_here(config);
+  const Evaluation test = evaluated(config, "test");
+  CHECK(std::isfinite(test.metrics[0].value));
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  const PredictedTable table = predict_table(predictor, {.split = "valid"});
+  CHECK(table.rows == "graph");
+  CHECK(table.column_names() == std::vector<std::string>{"score", "pairs", "divergence", "features"});
+  REQUIRE(table.numbers.size() == 8);
+  // A graph's score is its loss without sampling.
+  Normalizers normalizers = predictor.trained().normalizers;
+  double sum = 0.0;
+  for (int64_t i = 0; i < 8; ++i) {
+    const auto* row = table.values.data() + 4 * i;
+    CHECK(row[0] == doctest::Approx(row[1] + row[2] + row[3]));
+    sum += row[0];
+    const Batch batch = training_batch(predictor.task(), runtime, DType::f32, "valid",
+                                       {Sample{.trajectory = i}}, {}, normalizers);
+    Tape tape(runtime, Tape::Mode::evaluate);
+    const Variable loss = predictor.task().loss(tape, predictor.trained().model, batch, {}).sum;
+    CHECK(*loss.value().data<double>() == doctest::Approx(row[0]).epsilon(1e-5));
+  }
+  Runtime one({.threads = 1});
+  std::vector<Sample> all;
+  for (int64_t i = 0; i < 8; ++i) all.push_back({.trajectory = i});
+  const Batch batch = training_batch(predictor.task(), one, DType::f32, "valid", all, {}, normalizers);
+  Tape tape(one, Tape::Mode::evaluate);
+  CHECK(*predictor.task().loss(tape, predictor.trained().model, batch, {}).sum.value().data<double>() ==
+        doctest::Approx(sum).epsilon(1e-5));
+}
+
+TEST_CASE("what links cannot be learned from is refused") {
+  const ScratchDirectory scratch;
+  const Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  const auto error = [&](const auto& change) {
+    Config other = config;
+    change(other);
+    return message_of([&] { make_task(other, Dataset::open(other.data.path)); });
+  };
+  CHECK(error([](Config&) {}).empty());
+  CHECK(contains(error([](Config& c) { c.model.name = ModelName::gat; }),
+                 "[model.name] needed \"vgae\" with task.name = \"link_reconstruction\", got \"gat\""));
+  CHECK(contains(error([](Config& c) { c.data.link_valid = c.data.link_test = 0.5; }),
+                 "needed a graph with links to train on, got none"));
+  CHECK(contains(error([](Config& c) { c.train.noise = 0.1; }), "[train.noise]"));
+  const auto refused = [](const std::vector<std::string>& settings) {
+    return message_of([&] { parse_config("", "test", settings); });
+  };
+  CHECK(contains(refused({"vgae.latent=8"}), "as \"vgae\" alone reads vgae.latent"));
+  CHECK(contains(refused({"data.link_seed=8"}), "which splits no links"));
+  CHECK(contains(refused({"task.name=link_reconstruction", "model.name=vgae", "data.targets=[\"x\"]"}),
+                 "which reconstructs links alone"));
+  Config none = config;
+  none.data.link_test = 0.0;
+  const Task task = make_task(none, Dataset::open(none.data.path));
+  CHECK(task.samples("test").size() == 0);
+  CHECK(contains(task.no_samples("test").what(), "needed linked pairs for test, got none"));
+  CHECK(contains(message_of([&] { static_cast<void>(task.samples("other")); }),
+                 "[split] needed train, valid or test, as links are divided, got \"other\""));
+}
+
+TEST_CASE("a device trains a vgae as the CPU does" * doctest::skip(cuda_devices().empty())) {
+  const ScratchDirectory scratch;
+  Config config = test::link_config(scratch.path, test::pack_groups(scratch.path, 20));
+  config.train.steps = 4;
+  config.train.validate_every = 2;
+  config.train.log_every = 1;
+  config.model.vgae.feature_weight = 0.5;
+  config.data.link_valid = config.data.link_test = 0.2;
+  for (const int64_t pairs : {0, 16}) {
+    config.model.vgae.pairs = pairs;
+    config.run.dir = (scratch.path / ("cpu" + std::to_string(pairs))).string();
+    const TrainResult cpu = test::train_here(config);
+    const auto on_device = [&](const std::string& name, GraphsMode graphs) {
+      Config here = config;
+      here.run.dir = (scratch.path / (name + std::to_string(pairs))).string();
+      here.run.device = "cuda";
+      here.graphs = graphs;
+      Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .allocator = here.memory});
+      const TrainResult result = train(runtime, here, {});
+      CHECK(result.state.last_valid_loss == doctest::Approx(cpu.state.last_valid_loss).epsilon(1e-4));
+      return test::tensors_of(here);
+    };
+    const auto plain = on_device("plain", GraphsMode::off);
+    const auto captured = on_device("captured", GraphsMode::capture);
+    if (cuda_devices().front().name == "simulated") CHECK(captured == plain);
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pairs of nodes that are linked and pairs that are not: how the links of one graph are split, how pairs are
+// drawn, and the graph that a model reads where some links are kept from it. All of it is a function of its
+// arguments alone.
+#pragma once
+#include <meshgrad/train/data/dataset.h>
+
+#include <compare>
+#include <vector>
+
+namespace meshgrad {
+
+/// Of different nodes, the smaller number first.
+struct NodePair {
+  int32_t a = 0, b = 0;
+  auto operator<=>(const NodePair&) const = default;
+};
+
+/// The pairs of nodes with an edge, one way or both, each once, in order.
+std::vector<NodePair> linked_pairs(const MeshView& mesh);
+
+/// Pairs of a graph, or of a part of its links.
+struct PairSample {
+  std::vector<NodePair> linked, others;
+};
+
+/// `count` different pairs that are not among `linked`, which is in order; all of them where there are fewer.
+std::vector<NodePair> other_pairs(int64_t nodes, const std::vector<NodePair>& linked, int64_t count,
+                                  uint64_t seed, uint64_t round);
+/// At most `count` different pairs of each kind.
+PairSample drawn_pairs(int64_t nodes, const std::vector<NodePair>& linked, int64_t count, uint64_t seed,
+                       uint64_t round);
+
+/// The links of one graph: the shares of validation and test are rounded down, each with as many other pairs;
+/// all other links are for training. Every part is in order.
+struct LinkSplit {
+  PairSample train, valid, test;
+};
+LinkSplit split_links(int64_t nodes, const std::vector<NodePair>& linked, double valid_share,
+                      double test_share, uint64_t seed);
+
+/// The edges of linked pairs, both ways, sorted by receiver, and with `self_edges` one from each node to
+/// itself, as MeshView has them.
+class LinkGraph {
+ public:
+  LinkGraph(const MeshView& mesh, const std::vector<NodePair>& linked, bool self_edges);
+  LinkGraph(const LinkGraph&) = delete;
+  LinkGraph& operator=(const LinkGraph&) = delete;
+  /// The mesh with these edges.
+  const MeshView& view() const { return view_; }
+
+ private:
+  std::vector<int32_t> senders_, receivers_, offsets_, sender_order_;
+  MeshView view_;
+};
+
+}  // namespace meshgrad

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/task/batch_rows.h>
+#include <meshgrad/train/learn/task/class_metrics.h>
+#include <meshgrad/train/learn/task/evaluation.h>
+#include <meshgrad/train/learn/task/link_reconstruction.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace meshgrad {
+namespace {
+
+/// log(1 + exp(x)).
+double log_1p_exp(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
+/// Inner products of rows of z.
+struct PairLogits {
+  std::vector<double> z;
+  size_t width;
+
+  double operator()(const NodePair& pair) const {
+    const double* const a = z.data() + static_cast<size_t>(pair.a) * width;
+    const double* const b = z.data() + static_cast<size_t>(pair.b) * width;
+    double sum = 0.0;
+    for (size_t c = 0; c < width; ++c) sum += a[c] * b[c];
+    return sum;
+  }
+  double cross_entropies(const PairSample& pairs) const {
+    double sum = 0.0;
+    for (const NodePair& pair : pairs.linked) sum += log_1p_exp(-(*this)(pair));
+    for (const NodePair& pair : pairs.others) sum += log_1p_exp((*this)(pair));
+    return sum;
+  }
+};
+
+/// Of each entry: a pair has two, and each kind of pairs half of the loss.
+float entry_weight(int64_t pairs) {
+  return pairs > 0 ? static_cast<float>(0.25 / static_cast<double>(pairs)) : 0.0F;
+}
+
+std::string_view part_named(std::string_view split) {
+  for (const std::string_view part : {"train", "valid", "test"})
+    if (split == part) return part;
+  throw config_error("split", "train, valid or test, as links are divided", toml_quoted(std::string(split)),
+                     "name one of these");
+}
+
+const PairSample& part_of(const LinkSplit& links, std::string_view split) {
+  const std::string_view part = part_named(split);
+  return part == "train" ? links.train : part == "valid" ? links.valid : links.test;
+}
+
+}  // namespace
+
+LinkReconstruction::LinkReconstruction(const Dataset& data, const Config& config)
+    : GraphTask(data, config),
+      vgae_(config.model.vgae),
+      seed_(mixed_bits(static_cast<uint64_t>(config.data.link_seed))) {
+  if (config.model.name != ModelName::vgae) {
+    throw config_error("model.name", "\"vgae\" with task.name = \"link_reconstruction\"",
+                       toml_quoted(std::string(name_of(config.model.name))), "set model.name = \"vgae\"");
+  }
+  inputs_.leave_edges_out();
+  sizes = inputs_.sizes();
+  sizes.graph_starts = sizes.edge_weights = true;
+  sizes.outputs = vgae_.latent;
+  const std::string path = dataset.path().string();
+  if (dataset.trajectories() != 1) {
+    if (!dataset.directed()) return;
+    throw config_error("data.path", "graphs whose edges have no direction", "directed edges in " + path,
+                       "convert with --undirected");
+  }
+  if (dataset.trajectory(0).frames() != 1) {
+    throw config_error("task.name", "one graph without time, or many graphs, for \"link_reconstruction\"",
+                       fmt::format("{} frames in {}", dataset.trajectory(0).frames(), path),
+                       "convert one frame");
+  }
+  for (const SplitInfo& split : dataset.splits())
+    if (split.count > 0) split_of_graph_ = split.name;
+  if (config.data.train_split != split_of_graph_) {
+    throw config_error("data.train_split", "the split that has the graph: " + split_of_graph_,
+                       toml_quoted(config.data.train_split), "name it");
+  }
+  const MeshView mesh = dataset.trajectory(0).mesh();
+  links_ = std::make_shared<const LinkSplit>(
+      split_links(mesh.nodes, linked_pairs(mesh), config.data.link_valid, config.data.link_test, seed_));
+  if (links_->train.linked.empty())
+    throw data_error(path, "a graph with links to train on", "none",
+                     "lower data.link_valid and data.link_test");
+}
+
+TrajectoryView LinkReconstruction::view_of(std::string_view split, const Sample& sample) const {
+  return one_graph() ? dataset.trajectory(0) : dataset.trajectory(split, sample.trajectory);
+}
+
+std::vector<NodePair> LinkReconstruction::read_links(std::string_view split, const Sample& sample) const {
+  return one_graph() ? links_->train.linked : linked_pairs(view_of(split, sample).mesh());
+}
+
+PairSample LinkReconstruction::evaluated_pairs(std::string_view split, const Sample& sample) const {
+  const TrajectoryView view = view_of(split, sample);
+  PairSample pairs;
+  if (one_graph()) pairs = part_of(*links_, split);
+  if (one_graph() && split != "train") return pairs;
+  pairs.linked = read_links(split, sample);
+  const uint64_t seed = mixed_bits(seed_ ^ view.sample_id(sample.frame));
+  pairs.others = other_pairs(view.mesh().nodes, linked_pairs(view.mesh()), std::ssize(pairs.linked), seed, 2);
+  return pairs;
+}
+
+SplitSamples LinkReconstruction::samples(std::string_view split) const {
+  if (!one_graph()) return GraphTask::samples(split);
+  SplitSamples samples;
+  samples.add(part_of(*links_, split).linked.empty() ? 0 : 1);
+  return samples;
+}
+
+DataError LinkReconstruction::no_samples(std::string_view split) const {
+  if (!one_graph()) return GraphTask::no_samples(split);
+  return data_error(dataset.path().string(), fmt::format("linked pairs for {}", split), "none",
+                    fmt::format("raise data.link_{}, or name another split", split));
+}
+
+TaskDescription LinkReconstruction::describe() const {
+  TaskDescription text = describe_inputs();
+  if (one_graph()) text.sample = "the whole graph";
+  text.outputs = {{"latent", sizes.outputs}};
+  return text;
+}
+
+std::vector<TaskWarning> LinkReconstruction::validate(const Config& config) const {
+  std::vector<TaskWarning> found = data_warnings();
+  if (one_graph() && config.train.batch > 1) {
+    found.push_back(
+        {"train.batch", fmt::format("train.batch = {} computes the one graph {} times a step; set "
+                                    "train.batch = 1",
+                                    config.train.batch, config.train.batch)});
+  }
+  constexpr double kMany = 1e9;
+  const auto nodes = static_cast<double>(dataset.largest_mesh(config.data.train_split).nodes);
+  if (vgae_.pairs == 0 && nodes * nodes > kMany) {
+    found.push_back(
+        {"vgae.pairs", fmt::format("vgae.pairs = 0 computes all {:.2g} pairs of the largest graph "
+                                   "in each step; set vgae.pairs = 100000",
+                                   0.5 * nodes * nodes)});
+  }
+  return found;
+}
+
+BatchShape LinkReconstruction::shape(std::string_view split, const std::vector<Sample>& samples) const {
+  BatchShape own{.graphs = std::max<int64_t>(1, std::ssize(samples))};
+  if (!one_graph()) {
+    own = GraphTask::shape(split, samples);
+  } else {
+    const auto count = std::ssize(samples);
+    own.nodes = count * dataset.trajectory(0).mesh().nodes;
+    own.edges = count * 2 * std::ssize(links_->train.linked);
+  }
+  own.edges += own.nodes;
+  return own;
+}
+
+BatchShape LinkReconstruction::room(BatchShape shape) const {
+  if (dataset.directed()) shape.edges *= 2;
+  shape.edges += shape.nodes;
+  return shape;
+}
+
+BatchLayout LinkReconstruction::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
+  BatchLayout layout(sizes, shape, dtype, kind);
+  layout.add("pair_weights", {shape.graphs, 2}, DType::f32, TensorRows::graphs);
+  layout.add("latent_weights", {shape.nodes}, DType::f32, TensorRows::nodes);
+  if (vgae_.pairs > 0) {
+    const int64_t entries = shape.graphs * 4 * vgae_.pairs;
+    layout.add("pair_offsets", {shape.nodes + 1}, DType::i32);
+    layout.add("pair_others", {entries}, DType::i32);
+    layout.add("pair_linked", {entries}, DType::u8);
+  }
+  if (vgae_.feature_weight == 0.0) return layout;
+  layout.add("target", {shape.nodes, sizes.node_inputs}, accumulator_of(dtype), TensorRows::nodes);
+  layout.add("mask", {shape.nodes}, DType::u8, TensorRows::nodes);
+  layout.add("feature_weights", {shape.nodes}, accumulator_of(dtype), TensorRows::nodes);
+  return layout;
+}
+
+void LinkReconstruction::write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                               const NoiseOptions& noise, Normalizers& normalizers, bool learn,
+                               SampleScratch& scratch) const {
+  std::vector<std::vector<NodePair>> links;
+  std::vector<std::unique_ptr<LinkGraph>> edges;
+  std::vector<GivenGraph> graphs;
+  for (const Sample& sample : samples) {
+    links.push_back(read_links(split, sample));
+    const TrajectoryView view = view_of(split, sample);
+    edges.push_back(std::make_unique<LinkGraph>(view.mesh(), links.back(), true));
+    graphs.push_back({view, sample.frame, &edges.back()->view()});
+  }
+  inputs_.write(batch, graphs, normalizers, learn, scratch);
+  write_convolution_weights(batch.graph.edges(kMeshEdges));
+  write_pairs(batch, split, samples, links, noise.seed);
+  if (vgae_.feature_weight > 0.0) write_features(batch, graphs);
+  dataset.check_unchanged();
+}
+
+void LinkReconstruction::write_pairs(const Batch& batch, std::string_view split,
+                                     const std::vector<Sample>& samples,
+                                     const std::vector<std::vector<NodePair>>& links, uint64_t seed) const {
+  const std::span<float> weights = batch.tensor("pair_weights").values<float>();
+  std::ranges::fill(weights, 0.0F);
+  float* latent = batch.tensor("latent_weights").data<float>();
+  int32_t* offsets = vgae_.pairs > 0 ? batch.tensor("pair_offsets").data<int32_t>() : nullptr;
+  int32_t first = 0, entries = 0;
+  if (offsets != nullptr) *offsets++ = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const TrajectoryView view = view_of(split, samples[i]);
+    const int64_t nodes = view.mesh().nodes, others = nodes * (nodes - 1) / 2 - std::ssize(links[i]);
+    std::fill_n(
+        latent, nodes,
+        static_cast<float>(vgae_.kl_weight / (static_cast<double>(nodes) * static_cast<double>(nodes))));
+    latent += nodes;
+    weights[2 * i] = entry_weight(std::ssize(links[i]));
+    weights[2 * i + 1] = entry_weight(others);
+    if (offsets == nullptr) continue;
+    const uint64_t of_sample = mixed_bits(mixed_bits(seed) ^ view.sample_id(samples[i].frame));
+    const PairSample drawn = drawn_pairs(nodes, links[i], vgae_.pairs, of_sample, samples[i].visit);
+    weights[2 * i] = entry_weight(std::ssize(drawn.linked));
+    weights[2 * i + 1] = entry_weight(std::ssize(drawn.others));
+    const LinkGraph linked(view.mesh(), drawn.linked, false), other(view.mesh(), drawn.others, false);
+    int32_t* const to = batch.tensor("pair_others").data<int32_t>();
+    uint8_t* const flags = batch.tensor("pair_linked").data<uint8_t>();
+    for (size_t node = 0; node < static_cast<size_t>(nodes); ++node) {
+      for (const LinkGraph* graph : {&linked, &other}) {
+        const MeshView& pairs = graph->view();
+        for (int32_t e = pairs.receiver_offsets[node]; e < pairs.receiver_offsets[node + 1]; ++e) {
+          to[entries] = first + pairs.senders[static_cast<size_t>(e)];
+          flags[entries++] = graph == &linked ? 1 : 0;
+        }
+      }
+      *offsets++ = entries;
+    }
+    first += static_cast<int32_t>(nodes);
+  }
+}
+
+void LinkReconstruction::write_features(const Batch& batch, const std::vector<GivenGraph>& graphs) const {
+  dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
+    T* weights = batch.tensor("feature_weights").template data<T>();
+    uint8_t* mask = batch.tensor("mask").data<uint8_t>();
+    int64_t nodes = 0;
+    for (const GivenGraph& graph : graphs) {
+      const int64_t own = graph.view.mesh().nodes;
+      std::fill_n(weights + nodes, own,
+                  static_cast<T>(vgae_.feature_weight / static_cast<double>(own * sizes.node_inputs)));
+      std::fill_n(mask + nodes, own, uint8_t{1});
+      nodes += own;
+    }
+    std::vector<T> wide;
+    std::ranges::copy(read_rows(batch.graph.node_features.row_range(0, nodes), wide),
+                      batch.tensor("target").template data<T>());
+  });
+}
+
+NodePairs LinkReconstruction::pairs_of(const Batch& batch) const {
+  NodePairs pairs{.graph_starts = batch.graph.graph_starts, .weights = batch.tensor("pair_weights")};
+  if (vgae_.pairs > 0) {
+    pairs.offsets = batch.tensor("pair_offsets");
+    pairs.others = batch.tensor("pair_others");
+    pairs.linked = batch.tensor("pair_linked");
+  } else {  // the edges are the linked pairs
+    const Graph& graph = batch.graph.edge_sets[0].graph;
+    pairs.offsets = graph.receiver_offsets;
+    pairs.others = graph.senders;
+    pairs.all_pairs = true;
+  }
+  return pairs;
+}
+
+LossTerms LinkReconstruction::loss(Tape& tape, const Model& model, const Batch& batch,
+                                   const Recomputation& recomputation) const {
+  const Values values = forward(model, tape, batch.graph, recomputation.stages);
+  Variable sum;
+  if (vgae_.kl_weight > 0.0) sum = ops::latent_loss(tape, sum, values[1], batch.tensor("latent_weights"));
+  if (vgae_.feature_weight > 0.0) {
+    const Tensor& mask = batch.tensor("mask");
+    const Variable error = ops::accumulate_error(tape, {}, values[2], batch.tensor("target"), mask);
+    sum = ops::masked_loss(tape, sum, {error}, mask, {.row_weights = batch.tensor("feature_weights")}).sum;
+  }
+  return {.sum = ops::pair_loss(tape, sum, values[0], pairs_of(batch)), .penalty = {}};
+}
+
+ComparedErrors LinkReconstruction::compare(const Stream&, std::string_view split, const Sample& sample,
+                                           const Tensor& prediction, const Batch&, const Normalizers&) const {
+  const PairSample pairs = evaluated_pairs(split, sample);
+  const auto count = static_cast<double>(pairs.linked.size() + pairs.others.size());
+  const PairLogits logits{values_of(prediction), static_cast<size_t>(sizes.outputs)};
+  return {logits.cross_entropies(pairs), count * std::numbers::ln2, count};
+}
+
+void LinkReconstruction::predict_values(
+    const TrainedModel& trained, const EvaluateOptions& options,
+    const std::function<void(const Sample&, const std::vector<Tensor>&)>& one) const {
+  const SplitSamples all = samples(options.split);
+  const int64_t count = one_graph() ? all.size() : all.starts[static_cast<size_t>(evaluated(options))];
+  if (count == 0) throw no_samples(options.split);
+  for (int64_t i = 0; i < count; ++i) {
+    Normalizers normalizers = trained.normalizers;
+    const Batch batch = training_batch(trained.task, trained.runtime, trained.precision, options.split,
+                                       {all.at(i)}, {}, normalizers);
+    Tape tape(trained.runtime, Tape::Mode::evaluate);
+    std::vector<Tensor> values;
+    for (const Variable& value : forward(trained.model, tape, batch.graph))
+      values.push_back(to_host(value.value(), trained.runtime.stream()));
+    values.push_back(to_host(batch.graph.node_features, trained.runtime.stream()));
+    one(all.at(i), values);
+  }
+}
+
+Evaluation LinkReconstruction::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+  Evaluation result{
+      .split = options.split, .trajectories = one_graph() ? 1 : evaluated(options), .targets = "links"};
+  std::vector<double> scores;
+  std::vector<uint8_t> linked;
+  double entropy = 0.0;
+  predict_values(trained, options, [&](const Sample& sample, const std::vector<Tensor>& values) {
+    const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
+    const PairSample pairs = evaluated_pairs(options.split, sample);
+    for (const std::vector<NodePair>* kind : {&pairs.linked, &pairs.others}) {
+      for (const NodePair& pair : *kind) {
+        scores.push_back(logits(pair));
+        linked.push_back(kind == &pairs.linked ? 1 : 0);
+      }
+    }
+    entropy += logits.cross_entropies(pairs);
+  });
+  const auto count = static_cast<double>(scores.size());
+  const auto links = static_cast<double>(std::ranges::count(linked, uint8_t{1}));
+  result.metrics = {{"AUC", "", roc_area(scores, linked)},
+                    {"average precision", "", average_precision(scores, linked)},
+                    {"cross entropy", "nat", entropy / count},
+                    {"linked pairs", "", links},
+                    {"other pairs", "", count - links}};
+  if (links == 0.0 || links == count) {
+    result.notes.push_back(fmt::format("AUC{} nan: split {} has no {} pairs",
+                                       links == 0.0 ? " and average precision are" : " is", options.split,
+                                       links == 0.0 ? "linked" : "other"));
+  }
+  return result;
+}
+
+std::vector<double> LinkReconstruction::score_of(std::string_view split, const Sample& sample,
+                                                 const std::vector<Tensor>& values) const {
+  const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
+  const TrajectoryView view = view_of(split, sample);
+  const auto nodes = static_cast<int32_t>(view.mesh().nodes);
+  PairSample pairs{.linked = read_links(split, sample), .others = {}};
+  if (vgae_.pairs > 0) {
+    pairs =
+        drawn_pairs(nodes, pairs.linked, vgae_.pairs, mixed_bits(seed_ ^ view.sample_id(sample.frame)), 3);
+  } else {
+    for (int32_t b = 0; b < nodes; ++b)
+      for (int32_t a = 0; a < b; ++a)
+        if (!std::ranges::binary_search(pairs.linked, NodePair{a, b})) pairs.others.push_back({a, b});
+  }
+  const auto mean_of = [&](const PairSample& kind) {
+    const size_t count = kind.linked.size() + kind.others.size();
+    return count > 0 ? logits.cross_entropies(kind) / static_cast<double>(count) : 0.0;
+  };
+  const double links = 0.5 * (mean_of({.linked = pairs.linked, .others = {}}) +
+                              mean_of({.linked = {}, .others = pairs.others}));
+  const std::vector<double> moments = values_of(values[1]);
+  double divergence = 0.0;
+  const size_t width = logits.width;
+  for (size_t i = 0; i < moments.size(); i += 2 * width) {
+    for (size_t c = i; c < i + width; ++c) {
+      const double log = moments[c + width];
+      divergence += 0.5 * (moments[c] * moments[c] + std::exp(2.0 * log) - 1.0 - 2.0 * log);
+    }
+  }
+  divergence *= vgae_.kl_weight / (static_cast<double>(nodes) * static_cast<double>(nodes));
+  std::vector<double> parts{links + divergence, links, divergence};
+  if (vgae_.feature_weight == 0.0) return parts;
+  const std::vector<double> given = values_of(values[3]), back = values_of(values[2]);
+  double squares = 0.0;
+  for (size_t i = 0; i < given.size(); ++i) squares += (back[i] - given[i]) * (back[i] - given[i]);
+  parts.push_back(vgae_.feature_weight * squares / static_cast<double>(given.size()));
+  parts.front() += parts.back();
+  return parts;
+}
+
+PredictedTable LinkReconstruction::table(const TrainedModel& trained, const EvaluateOptions& options) const {
+  PredictedTable table{.rows = one_graph() ? "pair" : "graph"};
+  if (one_graph()) {
+    table.groups = {{"node_a", 1}, {"node_b", 1}, {"linked", 1}, {"probability", 1}};
+  } else {
+    table.groups = {{"score", 1}, {"pairs", 1}, {"divergence", 1}};
+    if (vgae_.feature_weight > 0.0) table.groups.push_back({"features", 1});
+  }
+  predict_values(trained, options, [&](const Sample& sample, const std::vector<Tensor>& values) {
+    const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
+    if (!one_graph()) {
+      table.numbers.push_back(sample.trajectory);
+      table.frames.push_back(sample.frame);
+      const std::vector<double> parts = score_of(options.split, sample, values);
+      table.values.insert(table.values.end(), parts.begin(), parts.end());
+      return;
+    }
+    const PairSample pairs = evaluated_pairs(options.split, sample);
+    for (const std::vector<NodePair>* kind : {&pairs.linked, &pairs.others}) {
+      for (const NodePair& pair : *kind) {
+        table.numbers.push_back(std::ssize(table.numbers));
+        const double linked = kind == &pairs.linked ? 1.0 : 0.0;
+        table.values.insert(table.values.end(), {static_cast<double>(pair.a), static_cast<double>(pair.b),
+                                                 linked, 1.0 / (1.0 + std::exp(-logits(pair)))});
+      }
+    }
+  });
+  drop_first_frames(table);
+  return table;
+}
+
+}  // namespace meshgrad
