@@ -26,12 +26,22 @@ namespace fs = std::filesystem;
 Config config_on_graphs(const fs::path& checkpoint) {
   Config config = checkpoint_config(checkpoint);
   const TaskName task = config.task.name;
-  if (task == TaskName::node_classification || task == TaskName::graph_classification ||
-      task == TaskName::graph_regression)
-    return config;
+  const bool on_graphs = task == TaskName::node_classification || task == TaskName::graph_classification ||
+                         task == TaskName::graph_regression;
+  for (const char* const key : {"data.edge_inputs", "data.embed"}) {
+    const std::string value = toml_literal(*find_key(key), config);
+    if (on_graphs && value != "[]") {
+      throw config_error(key, "[] for a GraphPredictor, which is given fields of nodes and graphs only", value,
+                         "convert the graphs, and name the packed file in meshgrad predict --data");
+    }
+  }
+  if (on_graphs) return config;
   throw config_error("task.name",
                      "a checkpoint of node_classification, graph_classification or graph_regression",
-                     toml_quoted(name_of(task)), "predict with MeshPredictor, in C meshgrad_predictor");
+                     toml_quoted(name_of(task)),
+                     task == TaskName::link_reconstruction
+                         ? "use meshgrad predict"
+                         : "predict with MeshPredictor, in C meshgrad_predictor");
 }
 
 TrainingData data_on_graphs(const fs::path& checkpoint) {
@@ -125,7 +135,7 @@ GraphPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
           (field.on == FieldOn::graph ? graph_columns : node_columns) += field.components;
         // Nodes read their type where the data had several.
         if (node_inputs_of(checkpoint) > node_columns + graph_columns) node_types = config.data.node_types;
-        return GraphInputs(Dataset::over(data_without_graphs()), config.data);
+        return GraphInputs(Dataset::over(data_without_graphs()), config);
       }()),
       normalizers(reads.online_normalizers(0)) {
   check_precision(runtime.device(), config.precision);
