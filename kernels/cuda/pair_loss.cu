@@ -184,6 +184,7 @@ __global__ void pair_gradient_kernel(PairArgs args) {
       __syncthreads();
       for (int i = 0; i < kPairTile; ++i) {
         const float slope = slopes[own.row * kPairPitch + i];
+        if (slope == 0.0f) continue;  // a node of another graph may hold anything
         for (int k = 0; k < kPairItems; ++k) d[k] += slope * columns[i * kPairPitch + column + k];
       }
     }
