@@ -471,14 +471,12 @@ GradientCheck check_gradients(Runtime& runtime, const OpSample& sample, uint64_t
   const std::vector<Tensor> gradients = gradients_of(runtime, sample, seed);
   const size_t inputs = sample.inputs.size();
   std::vector<Checked> all;
-  for (size_t i = 0; i < inputs; ++i) {
+  for (size_t i = 0; i < inputs; ++i)
     all.push_back({"input " + std::to_string(i), sample.inputs[i].value(), gradients[i]});
-  }
-  for (size_t i = 0; i < sample.weights.size(); ++i) {
+  for (size_t i = 0; i < sample.weights.size(); ++i)
     all.push_back({"weight " + std::to_string(i), sample.weights[i].value, gradients[inputs + i]});
-  }
   GradientCheck check;
-  for (const Checked& checked : all) {
+  for (const Checked& checked : all)
     for (int64_t i = 0; i < checked.value.elements(); ++i) {
       double& x = checked.value.data<double>()[i];
       const double middle = x;
@@ -496,7 +494,6 @@ GradientCheck check_gradients(Runtime& runtime, const OpSample& sample, uint64_t
         check.worst = checked.name + ", element " + std::to_string(i);
       }
     }
-  }
   return check;
 }
 

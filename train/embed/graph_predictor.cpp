@@ -31,17 +31,16 @@ Config config_on_graphs(const fs::path& checkpoint) {
   for (const char* const key : {"data.edge_inputs", "data.embed"}) {
     const std::string value = toml_literal(*find_key(key), config);
     if (on_graphs && value != "[]") {
-      throw config_error(key, "[] for a GraphPredictor, which is given fields of nodes and graphs only", value,
-                         "convert the graphs, and name the packed file in meshgrad predict --data");
+      throw config_error(key, "[] for a GraphPredictor, which is given fields of nodes and graphs only",
+                         value, "convert the graphs, and name the packed file in meshgrad predict --data");
     }
   }
   if (on_graphs) return config;
-  throw config_error("task.name",
-                     "a checkpoint of node_classification, graph_classification or graph_regression",
-                     toml_quoted(name_of(task)),
-                     task == TaskName::link_reconstruction
-                         ? "use meshgrad predict"
-                         : "predict with MeshPredictor, in C meshgrad_predictor");
+  throw config_error(
+      "task.name", "a checkpoint of node_classification, graph_classification or graph_regression",
+      toml_quoted(name_of(task)),
+      task == TaskName::link_reconstruction ? "use meshgrad predict"
+                                            : "predict with MeshPredictor, in C meshgrad_predictor");
 }
 
 TrainingData data_on_graphs(const fs::path& checkpoint) {
