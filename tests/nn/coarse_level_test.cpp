@@ -51,7 +51,11 @@ LossBatch level_batch(Runtime& runtime, DType dtype, uint64_t seed) {
   batch.graph.node_features = values(kFineInputs, dtype);
   const auto add = [&](const char* name, Graph graph, bool from_batch, bool to_batch) {
     const Tensor none = no_features(runtime, graph, dtype);
-    batch.graph.edge_sets.push_back({name, std::move(graph), none, from_batch, to_batch});
+    batch.graph.edge_sets.push_back({.name = name,
+                                     .graph = std::move(graph),
+                                     .features = none,
+                                     .from_batch = from_batch,
+                                     .to_batch = to_batch});
   };
   // Not in the order of use, and the first one not between the batch's nodes: sets go by name.
   add("coarse", build_graph(runtime, kCoarse, level.senders, level.receivers), false, false);
