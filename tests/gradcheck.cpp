@@ -168,7 +168,7 @@ void add_graphs(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                     }});
     const Variable edges = source.leaf({9, 3});
     list.push_back(
-        {"graph_pool", "edges, " + std::string(name_of(pool)), {edges}, {}, [=](Tape& t) {
+        {"edge_pool", std::string(name_of(pool)), {edges}, {}, [=](Tape& t) {
            return std::vector{ops::edge_pool(t, edges, *graph, pool), ops::edge_pool(t, edges, *graph, pool)};
          }});
   }
