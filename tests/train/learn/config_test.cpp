@@ -92,7 +92,7 @@ TEST_CASE("every key survives a round trip") {
     if (name == "data.embed" || name == "data.identifiers" || name == "model.embedding")
       overrides.insert(overrides.end(), {"task.name=graph_classification", "train.noise=0.02"});
     if (name == "data.identifiers" || name == "model.embedding") overrides.emplace_back("data.embed=x");
-    if (name.starts_with("data.link_"))
+    if (name.starts_with("data.link_") || name.starts_with("vgae."))
       overrides.insert(overrides.end(),
                        {"task.name=link_reconstruction", "train.noise=0.02", "data.targets=[]"});
     if (name.starts_with("vgae.")) overrides.emplace_back("model.name=vgae");

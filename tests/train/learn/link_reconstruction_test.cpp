@@ -227,6 +227,8 @@ TEST_CASE("what links cannot be learned from is refused") {
   };
   CHECK(contains(refused({"vgae.latent=8"}), "as \"vgae\" alone reads vgae.latent"));
   CHECK(contains(refused({"data.link_seed=8"}), "which splits no links"));
+  CHECK(contains(refused({"model.name=vgae"}),
+                 "[model.name] needed another model with task.name = \"mesh_dynamics\""));
   CHECK(contains(refused({"task.name=link_reconstruction", "model.name=vgae", "data.targets=[\"x\"]"}),
                  "which reconstructs links alone"));
   Config none = config;

@@ -136,6 +136,10 @@ class Checks {
     refuse(links && !config_.data.edge_inputs.empty(), {"data.edge_inputs", "task.name"},
            "[] with task.name = \"link_reconstruction\", which reads other edges than the data's",
            "remove it");
+    refuse(!links && config_.model.name == ModelName::vgae, {"model.name", "task.name"},
+           fmt::format("another model with task.name = \"{}\": vgae reconstructs links",
+                       name_of(config_.task.name)),
+           "set task.name = \"link_reconstruction\", or another model.name");
     refuse(!links && config_.data.targets.empty(), {"data.targets"}, "at least 1 field", "name one");
   }
 
