@@ -105,6 +105,14 @@ Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::st
         "[{}] has other content than the data that {} was trained on, so its splits may contain that data",
         data.path().string(), checkpoint.string()));
   }
+  // One graph's links are split; of many graphs all are reconstructed.
+  const SafetensorsFile stored = open_checkpoint(checkpoint);
+  const auto sample = stored.view().metadata.find("sample");
+  if (sample != stored.view().metadata.end() && sample->second != task.describe().sample) {
+    throw data_error(data.path().string(),
+                     fmt::format("data in which a sample is {}, as in training", sample->second),
+                     task.describe().sample, "give data of that kind");
+  }
   if (const auto trained = checkpoint_training_data(checkpoint)) {
     if (const auto other = find_other_data(checkpoint.string(), *trained, task, config))
       throw data_error(data.path().string(), other->needed, other->got, other->fix);

@@ -43,6 +43,7 @@ std::unique_ptr<OffloadStore> make_offload_store(const Runtime& runtime, const C
 }
 
 int BatchClasses::class_of(const BatchShape& batch) const {
+  check_internal(largest_.holds(batch), "a batch within the largest of its configuration");
   int number = 0;
   while (number + 1 < kClasses && capacity(number + 1).holds(batch)) ++number;
   return number;

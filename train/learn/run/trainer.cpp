@@ -469,6 +469,7 @@ void Trainer::save(bool best) {
   check_state(optimizer_->state());
   const CheckpointExtra extra{{},
                               {{"samples_per_epoch", std::to_string(loader_.sampler().samples())},
+                               {"sample", task_.describe().sample},
                                {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
                                {"steps", std::to_string(loader_.total_steps())}}};
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),

@@ -72,7 +72,7 @@ BatchShape batch_of(const Config& config, const Task& task, const Order& order) 
   BatchShape batch{.nodes = sum(&Dataset::MeshSizes::nodes), .edges = sum(&Dataset::MeshSizes::edges)};
   batch.world_edges = world_room(config.data, batch.nodes);
   batch.graphs = config.train.batch;
-  return task.room(batch);
+  return batch;
 }
 
 /// Of a trajectory of the training split: the sizes of its mesh, and in how many batches of a window its
@@ -155,13 +155,13 @@ BatchShape least_within_nodes(const Config& config, const Task& task) {
 }  // namespace
 
 BatchShape largest_batch(const Config& config, const Task& task) {
-  if (config.train.batch_nodes > 0) return most_within_nodes(config, task);
-  return batch_of(config, task, std::greater<>());
+  return task.room(config.train.batch_nodes > 0 ? most_within_nodes(config, task)
+                                                : batch_of(config, task, std::greater<>()));
 }
 
 BatchShape smallest_batch(const Config& config, const Task& task) {
-  if (config.train.batch_nodes > 0) return least_within_nodes(config, task);
-  return batch_of(config, task, std::less<>());
+  return task.room(config.train.batch_nodes > 0 ? least_within_nodes(config, task)
+                                                : batch_of(config, task, std::less<>()));
 }
 
 std::vector<Sample> largest_samples(const Config& config, const Task& task) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace meshgrad {
@@ -71,8 +72,21 @@ LinkReconstruction::LinkReconstruction(const Dataset& data, const Config& config
   sizes = inputs_.sizes();
   sizes.graph_starts = sizes.edge_weights = true;
   sizes.outputs = vgae_.latent;
+  int64_t nodes = 0;
+  for (const SplitInfo& split : dataset.splits())
+    if (split.count > 0) nodes = std::max(nodes, dataset.largest_mesh(split.name).nodes);
+  drawn_ = std::min(vgae_.pairs, nodes * (nodes - 1) / 2);
   const std::string path = dataset.path().string();
   if (dataset.trajectories() != 1) {
+    const DataConfig unset;
+    if (config.data.link_valid != unset.link_valid || config.data.link_test != unset.link_test) {
+      throw config_error(
+          "data.link_valid",
+          fmt::format("{}, and data.link_test = {}, the defaults: links of one graph are split, "
+                      "of many each graph is in a split",
+                      unset.link_valid, unset.link_test),
+          fmt::format("{} and {}", config.data.link_valid, config.data.link_test), "leave both out");
+    }
     if (!dataset.directed()) return;
     throw config_error("data.path", "graphs whose edges have no direction", "directed edges in " + path,
                        "convert with --undirected");
@@ -164,6 +178,12 @@ BatchShape LinkReconstruction::shape(std::string_view split, const std::vector<S
     own.edges = count * 2 * std::ssize(links_->train.linked);
   }
   own.edges += own.nodes;
+  if (own.graphs * 4 * drawn_ > std::numeric_limits<int32_t>::max()) {
+    throw config_error("vgae.pairs",
+                       fmt::format("at most {}, for {} graphs in a batch",
+                                   std::numeric_limits<int32_t>::max() / (4 * own.graphs), own.graphs),
+                       fmt::format("{}", vgae_.pairs), "lower vgae.pairs or train.batch");
+  }
   return own;
 }
 
@@ -178,7 +198,7 @@ BatchLayout LinkReconstruction::layout(const BatchShape& shape, DType dtype, Bat
   layout.add("pair_weights", {shape.graphs, 2}, DType::f32, TensorRows::graphs);
   layout.add("latent_weights", {shape.nodes}, DType::f32, TensorRows::nodes);
   if (vgae_.pairs > 0) {
-    const int64_t entries = shape.graphs * 4 * vgae_.pairs;
+    const int64_t entries = shape.graphs * 4 * drawn_;
     layout.add("pair_offsets", {shape.nodes + 1}, DType::i32);
     layout.add("pair_others", {entries}, DType::i32);
     layout.add("pair_linked", {entries}, DType::u8);

@@ -83,6 +83,7 @@ class LinkReconstruction : public GraphTask {
                                const std::vector<Tensor>& values) const;
 
   VgaeConfig vgae_;
+  int64_t drawn_ = 0;                       ///< of each kind, at most: vgae.pairs, or all that a graph has
   uint64_t seed_;                           ///< of the split and of the pairs of evaluations
   std::shared_ptr<const LinkSplit> links_;  ///< of one graph; null: there are many
   std::string split_of_graph_;              ///< the one that the file has the graph in
