@@ -96,8 +96,10 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
     first.notes.push_back("There is no split to validate on: convert with --split 0.8,0.1,0.1.");
   config.data.inputs = names_of_fields(dataset, FieldOn::node, DType::f32);
   first.reasons["data.inputs"] = "float fields on nodes";
-  choose_identifiers(dataset, first);
-  config.data.edge_inputs = names_of_fields(dataset, FieldOn::edge, DType::f32);
+  if (!links) {
+    choose_identifiers(dataset, first);
+    config.data.edge_inputs = names_of_fields(dataset, FieldOn::edge, DType::f32);
+  }
   if (!config.data.edge_inputs.empty()) first.reasons["data.edge_inputs"] = "float fields on edges";
   config.data.node_types = std::max<int64_t>(1, dataset.node_types());
   config.train.noise = 0.0;
@@ -109,7 +111,7 @@ FirstConfig first_graph_config(const Dataset& dataset, const std::vector<Preset>
   config.schedule.final_lr = 1e-5;
   first.reasons["optimizer.lr"] = "falls to schedule.final_lr";
   choose_precision(first);
-  const Task task = make_task(config, dataset);
+  const Task task = make_task(check_config(config), dataset);
   for (const TaskWarning& warning : task.validate(config))
     if (warning.key == "data.node_types") first.notes.push_back(warning.text);
   const int64_t samples = task.samples(config.data.train_split).size();
