@@ -18,8 +18,13 @@ struct Embedding {
                              std::to_string(batch.identifiers.size()));
     PerInput<ConcatPart> parts;
     if (before.front().value().width() > 0) parts.push_back({before.front()});
-    for (size_t i = 0; i < tables.size(); ++i)
-      parts.push_back({ops::embedding(tape, parameters.weight(tables[i]), batch.identifiers[i])});
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const Weight table = parameters.weight(tables[i]);
+      if (batch.identifiers[i].nodes != table.value.rows())
+        throw invalid_argument("embedding: batch", std::to_string(table.value.rows()) + " rows of a table",
+                               std::to_string(batch.identifiers[i].nodes));
+      parts.push_back({ops::embedding(tape, table, batch.identifiers[i])});
+    }
     Values after{parts.size() == 1 ? parts.front().x : ops::concat(tape, parts)};
     for (size_t i = 1; i < before.size(); ++i) after.push_back(before[i]);
     return after;
@@ -51,11 +56,13 @@ void add_embedding(Model& model, const ModelSizes& sizes) {
   model.stages.push_back({"embedding", false, std::move(stage), first_weight});
 }
 
-int64_t embedding_elements(const ParameterSet& parameters) {
-  int64_t elements = 0;
+int64_t embedding_bytes(const ParameterSet& parameters) {
+  int64_t each = 0, elements = 0;
+  for (const Tensor* arena : {&parameters.values(), &parameters.storage()})
+    if (arena->defined()) each += size_of(arena->dtype());
   for (const ParameterInfo& info : parameters.parameters())
     if (info.name.starts_with(kPrefix)) elements += info.shape.elements();
-  return elements;
+  return each * elements;
 }
 
 }  // namespace meshgrad

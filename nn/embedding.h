@@ -3,10 +3,9 @@
 #pragma once
 #include <meshgrad/nn/model.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Columns of a node behind the stage that add_embedding adds: its features, then a row of each table.
+/// Columns of a node after the stage that add_embedding adds: its features, then a row of each table.
 int64_t node_columns(const ModelSizes& sizes);
 
 /// Adds the stage "embedding" and a parameter embedding.NAME.weight, [rows, width], for each of sizes.tables;
@@ -14,8 +13,7 @@ int64_t node_columns(const ModelSizes& sizes);
 /// throws InvalidArgument for a batch with another number of tables.
 void add_embedding(Model& model, const ModelSizes& sizes);
 
-/// Scalars in the tables, of those in ParameterSet::count().
-int64_t embedding_elements(const ParameterSet& parameters);
+/// Bytes that the tables take in the arenas of master weights and of 16-bit copies.
+int64_t embedding_bytes(const ParameterSet& parameters);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

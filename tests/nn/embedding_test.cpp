@@ -84,7 +84,7 @@ TEST_CASE("tables of identifiers have the right gradients") {
         Model model = model_with_tables(gat, sizes, path);
         CHECK(model.stages.front().name == "embedding");
         model.parameters.allocate(runtime, DType::f64, 7);
-        CHECK(embedding_elements(model.parameters) == 15 + 6);
+        CHECK(embedding_bytes(model.parameters) == (15 + 6) * 8);
         CHECK(model.parameters.parameters()[1].name == "embedding.kind.weight");
         fill_tables(model, 1.0);
         const LossBatch batch = batch_with_tables(runtime, sizes, DType::f64);
@@ -138,6 +138,9 @@ TEST_CASE("identifiers that do not fit a model are refused") {
     return invalid_argument_text([&] { prediction_of(runtime, model, batch.graph); });
   };
   CHECK(refused() == "");
+  std::swap(batch.graph.identifiers[0].nodes, batch.graph.identifiers[1].nodes);
+  CHECK(contains(refused(), "[embedding: batch] needed 5 rows of a table, got 3"));
+  std::swap(batch.graph.identifiers[0].nodes, batch.graph.identifiers[1].nodes);
   batch.graph.identifiers.pop_back();
   CHECK(contains(refused(), "[embedding: batch] needed identifiers of 2 tables, got 1"));
   batch.graph.identifiers.push_back(rows_of(runtime, 3, {1}));

@@ -3,11 +3,16 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/train/embed/graph_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/tools/extras/first_config.h>
+#include <meshgrad/train/tools/program/memory_plan.h>
+
+#include <fmt/format.h>
 
 #include "support.h"
 #include "train/graph_case.h"
@@ -110,6 +115,18 @@ TEST_CASE("identifiers outside of the table share its last row") {
   CHECK(node == rows.size());
 }
 
+TEST_CASE("a plan counts tables apart from other parameters") {
+  const ScratchDirectory scratch;
+  Config config = named_config(scratch.path, 10);
+  const auto budget = [&] { return plan_memory(config, {.device_memory = int64_t{1} << 30}).budget; };
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  const int64_t values = task.sizes().tables[0].rows * config.model.embedding;
+  CHECK(budget().embed == values * size_of(DType::f32));
+  CHECK(contains(to_text(budget()), fmt::format("embed=0.{:06} ", budget().embed)));
+  config.precision = DType::bf16;
+  CHECK(budget().embed == values * (size_of(DType::f32) + size_of(DType::bf16)));
+}
+
 TEST_CASE("fields that are no identifiers are refused") {
   const ScratchDirectory scratch;
   Config config = named_config(scratch.path, 10);
@@ -150,8 +167,11 @@ TEST_CASE("a run learns by identifiers, and reads new data") {
     const fs::path other = test::pack_graphs(folder, named_graphs(20, identifiers));
     const Predictor predictor(runtime, checkpoint, other.string());
     CHECK(predictor.task().sizes().tables[0].rows == 11);
-    CHECK(evaluate(predictor, {.split = "test"}).metrics.at(0).value >= (identifiers == 3 ? 0.9 : 0.0));
+    // Those of the second data whose identifiers are outside of the table read one row: labels are odd ones.
+    CHECK((evaluate(predictor, {.split = "test"}).metrics.at(0).value >= 0.9) == (identifiers == 3));
   }
+  CHECK(contains(message_of([&] { GraphPredictor(runtime, checkpoint); }),
+                 "[data.embed] needed [] for a GraphPredictor"));
 }
 
 TEST_CASE("resumed, recomputed or on ranks, tables keep the bits") {

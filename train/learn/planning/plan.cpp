@@ -96,7 +96,8 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   const StepMemory one = probe.predict(with_batch(config, 1));
   MemoryBudget budget{.total = room.total,
                       .context = room.context,
-                      .parameters = one.of(Tag::parameters),
+                      .parameters = one.of(Tag::parameters) - one.embed,
+                      .embed = one.embed,
                       .optimizer = one.of(Tag::optimizer),
                       .gradients = one.of(Tag::gradients)};
   budget.max_batch = std::min(config.plan.max_batch, probe.most_samples(config) - 1);
@@ -122,6 +123,14 @@ StepMemory measured_memory(const StepProbe& probe, const Config& config) {
   constexpr int kSteps = 3;
   for (int run = 0; run < kSteps; ++run) step.run();
   return step.memory();
+}
+
+std::optional<StepMemory> measured_if_it_fits(const StepProbe& probe, const Config& config) {
+  try {
+    return measured_memory(probe, config);
+  } catch (const OutOfMemory&) {
+    return std::nullopt;
+  }
 }
 
 int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured) {
@@ -199,9 +208,9 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
 std::string to_text(const MemoryBudget& b) {
   const auto mb = [](int64_t bytes) { return megabytes(bytes); };
   return fmt::format(
-      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
+      "MemoryBudget(total={}MB static={}MB [params={} embed={} opt={} grad={} teacher=0.0 context={}] "
       "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
-      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.embed), mb(b.optimizer), mb(b.gradients),
       mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
       name_of(b.mode));
 }
@@ -288,8 +297,10 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
   const int64_t samples = make_task(config, dataset).samples(config.data.train_split).size();
   auto [batch, why] = auto_batch(probe, here, budget, samples, most_seconds);
   if (config.plan.mode == PlanMode::measured) {
-    const Config step = with_batch(here, batch);
-    const int64_t correction = correction_of(probe, step, measured_memory(probe, step));
+    std::optional<StepMemory> measured;
+    for (; !(measured = measured_if_it_fits(probe, with_batch(here, batch))); batch /= 2)
+      if (batch / 2 < config.plan.min_batch) check({.batch_size = 0});
+    const int64_t correction = correction_of(probe, with_batch(here, batch), *measured);
     budget = memory_budget(probe, within(room, here), room, correction);
     budget.mode = PlanMode::measured;
     check(budget);

@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/planning/step_memory.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ MemoryRoom memory_room(const Config& config, Device device, int64_t device_memor
 /// even one fits. What a step takes is what is mapped for it: what the allocator keeps for reuse included.
 struct MemoryBudget {
   int64_t total = 0, context = 0;
-  int64_t parameters = 0, optimizer = 0, gradients = 0;
+  int64_t parameters = 0, embed = 0, optimizer = 0, gradients = 0;  ///< embed: tables of data.embed
   int64_t activation = 0;  ///< of a step, whatever the batch; may be negative, as memory is not quite linear
   int64_t per_graph = 0;   ///< of one more sample
   int64_t available = 0;
@@ -35,7 +36,7 @@ struct MemoryBudget {
   int64_t max_batch = 0;
   PlanMode mode = PlanMode::predicted;
   int64_t fitting() const;  ///< batch_size, from the fields
-  int64_t fixed() const { return parameters + optimizer + gradients; }
+  int64_t fixed() const { return parameters + embed + optimizer + gradients; }
 };
 
 /// `config` with batches of that many samples.
@@ -56,6 +57,8 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
 
 /// A step of `config`, run on the device. Takes as much as the step, and as long. Throws OutOfMemory.
 StepMemory measured_memory(const StepProbe& probe, const Config& config);
+/// The same, or nothing where it does not fit.
+std::optional<StepMemory> measured_if_it_fits(const StepProbe& probe, const Config& config);
 /// What a measured step takes more than was predicted.
 int64_t correction_of(const StepProbe& probe, const Config& config, const StepMemory& measured);
 

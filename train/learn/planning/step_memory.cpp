@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/nn/embedding.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/learn/run/make_model.h>
@@ -72,7 +73,12 @@ int ProbedStep::repeat(const BatchLayout& layout) {
 
 StepMemory ProbedStep::memory() {
   const MemoryStats stats = runtime.allocator().stats();
-  return {stats.allocated.peak, stats.tags_at_peak, stats.reserved.peak, steps.offloaded_bytes(), {}};
+  return {.live = stats.allocated.peak,
+          .by_tag = stats.tags_at_peak,
+          .reserved = stats.reserved.peak,
+          .offloaded = steps.offloaded_bytes(),
+          .embed = embedding_bytes(model.parameters),
+          .messages = {}};
 }
 
 StepMemory StepProbe::predict(const Config& config, Batches batches) const {

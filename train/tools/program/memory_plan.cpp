@@ -43,14 +43,6 @@ std::string settings_of(const Config& config) {
   return text;
 }
 
-std::optional<StepMemory> measured_step(const StepProbe& probe, const Config& config) {
-  try {
-    return measured_memory(probe, config);
-  } catch (const OutOfMemory&) {
-    return std::nullopt;
-  }
-}
-
 /// See MemoryPlan::world_edges_per_node.
 double world_edges_in_bound(const Task& task, const Config& config, bool has_data) {
   if (config.data.world_radius <= 0.0) return 0.0;
@@ -125,7 +117,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
     choice.bound = bound_of(probe, chosen, plan);
     int64_t correction = 0;
     if (plan.mode == PlanMode::measured) {
-      choice.measured = measured_step(probe, chosen);
+      choice.measured = measured_if_it_fits(probe, chosen);
       if (choice.measured) correction = correction_of(probe, chosen, *choice.measured);
     }
     choice.batch_size = memory_budget(probe, chosen, plan.room, correction).batch_size;

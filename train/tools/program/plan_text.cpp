@@ -137,7 +137,7 @@ OrderedJson to_json(const MemoryBudget& budget) {
   return {{"total", budget.total},
           {"static", budget.fixed() + budget.context},
           {"params", budget.parameters},
-          {"embed", 0},
+          {"embed", budget.embed},
           {"opt", budget.optimizer},
           {"grad", budget.gradients},
           {"teacher", 0},
