@@ -69,7 +69,11 @@ std::string trained_text(const SafetensorsView& view, const RunState& state, con
   std::string text = counted(state.step, "step");
   if (epochs == 0) text += fmt::format(" of {}", train.steps);
   if (epochs > 0 && steps > 0) text += fmt::format(" of {:.0f}", steps);
-  if (samples > 0) text += fmt::format(", epoch {:.0f}", std::ceil(stored("samples_drawn") / samples));
+  // Checkpoints of earlier versions are of runs whose batches all had as many samples.
+  const double drawn = view.metadata.contains("samples_drawn")
+                           ? stored("samples_drawn")
+                           : static_cast<double>(state.step * train.batch * train.accumulate);
+  if (samples > 0) text += fmt::format(", epoch {:.0f}", std::ceil(drawn / samples));
   if (epochs > 0) text += fmt::format("{} of {}", samples > 0 ? "" : ", epochs:", train.epochs);
   return text;
 }
