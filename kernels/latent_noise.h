@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Standard normal noise of latent values: a pure function of (seed, op, key of the row, column), by Philox
 // and the Box-Muller transform. As with dropout, forward and backward ask it again instead of saving it. Host
-// and device call the same functions.
+// and device draw the same bits by these functions.
 #pragma once
 #include <meshgrad/engine/random.h>
 #include <meshgrad/kernels/noise_key.h>
-
-#include <cmath>
 
 namespace meshgrad {
 

@@ -2,6 +2,8 @@
 #include <meshgrad/kernels/check.h>
 #include <meshgrad/kernels/pair_loss.h>
 
+#include <algorithm>
+
 namespace meshgrad {
 namespace {
 

@@ -46,16 +46,6 @@ void check_options(const GatOptions& o, const ModelSizes& sizes) {
     need("dropout", rate >= 0.0 && rate < 1.0, "a rate in [0, 1)", std::to_string(rate));
 }
 
-void check_batch(const GraphBatch& batch) {
-  if (batch.edge_sets.size() != 1)
-    throw invalid_argument("Gat: batch", "one edge set", std::to_string(batch.edge_sets.size()));
-  if (batch.halo != nullptr) throw invalid_argument("Gat: batch", "whole graphs", "a part of a mesh");
-  const EdgeSet& edges = batch.edge_sets[0];
-  if (!edges.from_batch || !edges.to_batch)
-    throw invalid_argument("Gat: batch", "edges between nodes of the batch",
-                           edges.name + (edges.from_batch ? ", which ends" : ", which begins") + " outside");
-}
-
 /// Numbers the dropouts of a model.
 class Dropouts {
  public:
@@ -181,7 +171,7 @@ struct GatLayer {
 
   Values operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch,
                     const Values& before) const {
-    check_batch(batch);
+    only_edge_set("Gat", batch);
     const Variable y = attention(tape, set, batch, before[0], before[1]);
     Values after{ops::activation(tape, y, activation), before[1]};
     if (jumping == Jumping::none || first) return after;
@@ -214,7 +204,7 @@ struct MlpDecoder {
 
   Values operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch,
                     const Values& before) const {
-    check_batch(batch);
+    only_edge_set("Gat", batch);
     const PerInput<Variable> inputs = pooled ? before : layers_read(tape, jumping, before);
     return {mlp.forward(tape, set, inputs, {}, path, keep_hidden)};
   }
@@ -225,7 +215,7 @@ struct AttentionDecoder {
 
   Values operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch,
                     const Values& before) const {
-    check_batch(batch);
+    only_edge_set("Gat", batch);
     return {attention(tape, set, batch, before[0], before[1])};
   }
 };

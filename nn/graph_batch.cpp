@@ -131,4 +131,16 @@ template EdgeSet make_edge_set(Runtime&, std::string, int64_t, std::span<const i
 template EdgeSet make_edge_set(Runtime&, std::string, int64_t, std::span<const int32_t>,
                                std::span<const int32_t>, std::span<const bfloat16>, int64_t);
 
+const EdgeSet& only_edge_set(std::string_view model, const GraphBatch& batch) {
+  const std::string place = std::string(model) + ": batch";
+  if (batch.edge_sets.size() != 1)
+    throw invalid_argument(place, "one edge set", std::to_string(batch.edge_sets.size()));
+  if (batch.halo != nullptr) throw invalid_argument(place, "whole graphs", "a part of a mesh");
+  const EdgeSet& edges = batch.edge_sets[0];
+  if (!edges.from_batch || !edges.to_batch)
+    throw invalid_argument(place, "edges between nodes of the batch",
+                           edges.name + (edges.from_batch ? ", which ends" : ", which begins") + " outside");
+  return edges;
+}
+
 }  // namespace meshgrad

@@ -80,5 +80,9 @@ struct GraphBatch {
 /// 2^31 nodes or more.
 Tensor make_graph_starts(Runtime& runtime, std::span<const int64_t> nodes);
 
+/// The edge set of a batch of whole graphs that has only one, between its own nodes. Throws InvalidArgument,
+/// which names the model that needs it.
+const EdgeSet& only_edge_set(std::string_view model, const GraphBatch& batch);
+
 }  // namespace meshgrad
 #pragma GCC visibility pop

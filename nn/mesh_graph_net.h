@@ -29,7 +29,7 @@ struct MeshGraphNetOptions {
   Norm norm = Norm::layer;  ///< after each MLP but the decoder
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
-  EdgeReduce reduce = EdgeReduce::sum;  ///< others compute edges op by op on the fused path, too
+  EdgeReduce reduce = EdgeReduce::sum;  ///< mean, max: edges op by op, also where fused
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in the backward pass
   bool keep_last_edges =

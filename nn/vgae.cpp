@@ -20,17 +20,16 @@ void check_options(const VgaeOptions& o, const ModelSizes& sizes) {
   at_least("hidden_layers", o.hidden_layers, 0);
   need("hidden_layers", o.hidden_layers < kMaxMlpLayers, "at most 7", std::to_string(o.hidden_layers));
   need("edge sets", sizes.edge_inputs.size() == 1, "one", std::to_string(sizes.edge_inputs.size()));
-  need("sizes", sizes.edge_weights, "edge_weights of graph convolutions", "false");
-  need("sizes", !sizes.pool, "no pool", "one");
+  need("sizes: edge_weights", sizes.edge_weights, "true", "false");
+  need("sizes: tables", sizes.tables.empty(), "0", std::to_string(sizes.tables.size()));
+  need("sizes: pool", !sizes.pool, "no value", sizes.pool ? std::string(name_of(*sizes.pool)) : "");
 }
 
 const EdgeSet& edges_of(const GraphBatch& batch) {
-  if (batch.edge_sets.size() != 1)
-    throw invalid_argument("Vgae: batch", "one edge set", std::to_string(batch.edge_sets.size()));
-  if (batch.halo != nullptr) throw invalid_argument("Vgae: batch", "whole graphs", "a part of a mesh");
-  if (!batch.edge_sets[0].weights.defined())
-    throw invalid_argument("Vgae: batch", "weights of its edges", "none");
-  return batch.edge_sets[0];
+  const EdgeSet& edges = only_edge_set("Vgae", batch);
+  if (!edges.weights.defined())
+    throw invalid_argument("Vgae: batch", "an edge set with weights", "no weights in " + edges.name);
+  return edges;
 }
 
 /// y = P x W + b, where P has the edges' weights.

@@ -75,20 +75,6 @@ struct SpreadArgs {
   bool mean, accumulate;
 };
 
-/// The graph of a node: the last one that starts at it or before, empty ones left out.
-__device__ inline int64_t graph_of(const int32_t* starts, int64_t graphs, int64_t node) {
-  int64_t low = 0, high = graphs;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    if (starts[middle] > node) {
-      high = middle;
-    } else {
-      low = middle;
-    }
-  }
-  return low;
-}
-
 template <class T>
 __global__ void graph_spread_kernel(SpreadArgs<T> args) {
   const int64_t nodes = real_rows(args.nodes), graphs = real_rows(args.graphs);

@@ -2,6 +2,7 @@
 // A block takes 32 nodes, eight lanes to a node, and with all pairs goes over the nodes of their graphs in
 // tiles of 32. Inner products are summed 32 columns of z at a time, so rows of any width fit; backward has a
 // block for each 32 columns of the gradient. Pairs in the list are read by a node's eight lanes together.
+#include <meshgrad/kernels/cuda/row_access.h>
 #include <meshgrad/kernels/cuda/slab_sums.h>
 #include <meshgrad/kernels/pair_loss.h>
 #include <meshgrad/kernels/tables.h>
@@ -37,15 +38,6 @@ __device__ inline float sigmoid(float x) {
   return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
 }
 
-__device__ inline int graph_of(const PairArgs& args, int64_t node) {
-  int low = 0, high = args.graphs;  // starts[low] <= node < starts[high]
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (args.graph_starts[middle] <= node ? low : high) = middle;
-  }
-  return low;
-}
-
 /// One lane of a node.
 template <class T>
 struct PairLane {
@@ -64,7 +56,7 @@ struct PairLane {
         end(min(first + kPairTile, real_rows(a.rows))),
         node(first + row) {
     if (node >= end) return;
-    graph = graph_of(args, node);
+    graph = graph_of(node);
     linked = args.weights[2 * graph];
     other = args.weights[2 * graph + 1];
   }
@@ -101,8 +93,11 @@ struct PairLane {
            other_node < args.graph_starts[graph + 1];
   }
   /// The nodes of the graphs that the block's nodes belong to.
-  __device__ int64_t tiles_begin() const { return args.graph_starts[graph_of(args, first)]; }
-  __device__ int64_t tiles_end() const { return args.graph_starts[graph_of(args, end - 1) + 1]; }
+  __device__ int graph_of(int64_t of) const {
+    return static_cast<int>(cuda::graph_of(args.graph_starts, args.graphs, of));
+  }
+  __device__ int64_t tiles_begin() const { return args.graph_starts[graph_of(first)]; }
+  __device__ int64_t tiles_end() const { return args.graph_starts[graph_of(end - 1) + 1]; }
 
   /// Calls body(counts, other node, whether linked, inner product) as often in each lane of a warp.
   template <class Body>

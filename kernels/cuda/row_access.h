@@ -153,4 +153,18 @@ void dispatch_row(int64_t width, bool vectors, Body&& body) {
   }
 }
 
+/// The graph of a node: the last one that starts at it or before, empty ones left out.
+__device__ inline int64_t graph_of(const int32_t* starts, int64_t graphs, int64_t node) {
+  int64_t low = 0, high = graphs;
+  while (high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    if (starts[middle] > node) {
+      high = middle;
+    } else {
+      low = middle;
+    }
+  }
+  return low;
+}
+
 }  // namespace meshgrad::cuda
