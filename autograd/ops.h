@@ -169,7 +169,7 @@ LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, con
                    const Tensor& class_weights = {});
 
 /// z = mean + exp(log deviation) noise, [rows, width], of moments [rows, 2 width]: the means, then the
-/// logarithms of the standard deviations. Nothing is saved: the noise is a function of the key.
+/// logarithms of the standard deviations. The noise is not saved: it is a function of the key.
 Variable sample_latent(Tape& tape, const Variable& moments, const NoiseKey& key);
 
 /// before + sum over rows i of weights[i], f32 [rows], times the Kullback-Leibler divergence of the row's

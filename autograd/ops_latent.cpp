@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of latent values and of the links that they say.
+// Ops of latent values and of the links that they predict.
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/latent.h>
 #include <meshgrad/kernels/pair_loss.h>

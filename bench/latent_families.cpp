@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of latent values and of the links that they say: of pairs a list, and all pairs of graphs with as many
-// nodes as a period.
+// Rows of latent values and of the links that they predict: a list of pairs, and all pairs of graphs that
+// have as many nodes as a period.
 #include <meshgrad/kernels/latent.h>
 #include <meshgrad/kernels/pair_loss.h>
 

@@ -395,13 +395,13 @@ TEST_CASE("an output of a named op that is not needed is not saved") {
 
 TEST_CASE("all ops that a model is made of can be named") {
   Runtime runtime = make_runtime();
-  const std::vector<std::string> behind_models{"masked_loss", "class_loss",  "accumulate_error",
-                                               "add_columns", "latent_loss", "pair_loss"};
+  const std::vector<std::string> after_models{"masked_loss", "class_loss",  "accumulate_error",
+                                              "add_columns", "latent_loss", "pair_loss"};
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f64)) {
     const std::string op = sample.op == "edge_pool" ? "graph_pool" : sample.op;  // as a tape records it
     const bool named = std::count(SavePolicy::names().begin(), SavePolicy::names().end(), op) == 1;
     CAPTURE(op);
-    CHECK(named == (std::count(behind_models.begin(), behind_models.end(), op) == 0));
+    CHECK(named == (std::count(after_models.begin(), after_models.end(), op) == 0));
   }
 }
 

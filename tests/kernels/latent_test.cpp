@@ -99,7 +99,7 @@ TEST_CASE("latent values and losses agree with the reference") {
   }
 }
 
-TEST_CASE("latent noise is standard normal, other for each op and seed") {
+TEST_CASE("latent noise is standard normal, different by op and seed") {
   const int64_t rows = 5000, width = 5;
   const Matrix noise = reference::latent_noise(1, 0, {}, rows, width);
   double mean = 0.0, square = 0.0, neighbours = 0.0;

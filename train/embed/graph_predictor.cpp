@@ -32,7 +32,7 @@ Config config_on_graphs(const fs::path& checkpoint) {
     const std::string value = toml_literal(*find_key(key), config);
     if (on_graphs && value != "[]") {
       throw config_error(key, "[] for a GraphPredictor, which is given fields of nodes and graphs only",
-                         value, "convert the graphs, and name the packed file in meshgrad predict --data");
+                         value, "use meshgrad predict, with packed files that have the target field");
     }
   }
   if (on_graphs) return config;

@@ -111,7 +111,7 @@ TEST_CASE("offsets and arrays of many graphs that disagree") {
   same["edges"] = npy<int32_t>("<i4", "(5, 2)", {0, 1, 1, 0, 1, 2, 2, 0, 0, 1});
   same.erase("edge:length");
   CHECK(contains(message_of([&] { packed.pack(same); }),
-                 "got 5 rows, the number of two of these; fix: save it as node:NAME"));
+                 "got 5 rows, as many as nodes and edges; fix: save it as node:NAME"));
   NpzArrays both = two_graphs();
   both["edges"] = npy<int32_t>("<i4", "(3, 2)", {0, 1, 2, 2, 2, 2});
   CHECK(contains(

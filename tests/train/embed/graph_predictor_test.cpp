@@ -12,6 +12,7 @@
 
 #include "support.h"
 #include "train/graph_case.h"
+#include "train/link_case.h"
 
 namespace meshgrad {
 namespace {
@@ -165,6 +166,11 @@ TEST_CASE("graphs in memory that do not fit are refused") {
   const std::vector<double> bad{1, 0, std::nan(""), 1};
   CHECK(contains(refused([&](GraphArrays& a) { a.inputs = bad; }),
                  "[graphs: field x, row 2] needed finite numbers, got nan"));
+  config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  config.run.dir += "_links";
+  config.train.steps = 1;
+  CHECK(contains(message_of([&] { GraphPredictor(runtime, trained(config)); }),
+                 "got \"link_reconstruction\"; fix: use meshgrad predict"));
   config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.run.dir += "_waves";
   config.train.steps = 1;

@@ -48,10 +48,10 @@ TEST_CASE("keys of another model are refused, and those of gat checked") {
   };
   CHECK(refused({"model.name=gat", "model.width=64"}).empty());
   CHECK(contains(refused({"gat.heads=8"}),
-                 "[gat.heads] needed 4 with model.name = \"mesh_graph_net\", as \"gat\" alone reads "
+                 "[gat.heads] needed 4 with model.name = \"mesh_graph_net\", as only \"gat\" reads "
                  "gat.heads, got 8; fix: set gat.heads = 4, or model.name = \"gat\""));
   CHECK(contains(refused({"model.name=gat", "model.norm=rms"}),
-                 "[model.norm] needed \"layer\" with model.name = \"gat\", as \"mesh_graph_net\" alone reads "
+                 "[model.norm] needed \"layer\" with model.name = \"gat\", as only \"mesh_graph_net\" reads "
                  "model.norm, got \"rms\""));
   CHECK(contains(refused({"model.name=gat", "model.width=66"}),
                  "[gat.heads] needed a divisor of model.width = 66"));

@@ -135,10 +135,14 @@ GraphCollection::Rows GraphCollection::rows_of(const NamedArray& array, const st
       if (fits(which)) found.push_back(which);
   }
   if (found.size() != 1) {
+    std::vector<std::string_view> as_many;
+    for (const Rows which : found)
+      as_many.push_back(which == Rows::nodes ? "nodes" : which == Rows::edges ? "edges" : "graphs");
     throw data_error(
         where,
         fmt::format("{} rows of nodes, {} of edges or {} of graphs", nodes_.back(), edges_.back(), size()),
-        fmt::format("{} rows{}", rows, found.empty() ? "" : ", the number of two of these"),
+        fmt::format("{} rows{}", rows,
+                    found.empty() ? "" : ", as many as " + fmt::format("{}", fmt::join(as_many, " and "))),
         found.empty() ? "leave it out, or correct the offsets"
                       : "save it as node:NAME, edge:NAME or graph:NAME");
   }

@@ -59,7 +59,7 @@ struct DataConfig {
   std::vector<std::string> inputs = {"velocity"};
   std::vector<std::string> embed;        ///< identifiers of nodes, each with a row of a trained table
   int64_t identifiers = 0;               ///< rows of each table; 0: as many as the training split has
-  std::vector<std::string> edge_inputs;  ///< fields on edges, behind relative positions
+  std::vector<std::string> edge_inputs;  ///< fields on edges, read after relative positions
   std::vector<std::string> targets = {"velocity"};
   Prediction predict = Prediction::change;
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`

@@ -102,8 +102,8 @@ constexpr ConfigKey kKeys[] = {
      "CPU threads, 0 for all available; results do not depend on it"},
 
     {"task", "name", choice<&TaskConfig::name>(kTasks), "", kFixed,
-     "What is learned: changes of fields over time, steady fields, classes of the nodes of one graph, or "
-     "numbers or classes of whole graphs"},
+     "What is learned: changes of fields over time, steady fields, classes of one graph's nodes, or numbers, "
+     "classes or links of graphs"},
 
     {"data", "path", TextKey{at<&DataConfig::path>}, "", kFree,
      "Packed file written by `meshgrad convert`; required for training"},
@@ -119,7 +119,7 @@ constexpr ConfigKey kKeys[] = {
      "Integer fields on nodes, identifiers from 0, of which each has a row in a table that is trained"},
     {"data", "identifiers", IntegerKey{at<&DataConfig::identifiers>, 0, 1 << 24}, "rows", kFixedOfIdentifiers,
      "Rows of each table of data.embed; 0: one more than the largest identifier of the training split; "
-     "others share one more row"},
+     "all larger ones share one more row"},
     {"data", "edge_inputs", TextListKey{at<&DataConfig::edge_inputs>, 0}, "", kFixed,
      "Fields given to the model at each edge, in addition to relative positions; each direction has its own "
      "value"},

@@ -71,7 +71,7 @@ class Checks {
       const std::string name = full_name(key), unset = toml_literal(key, Config{});
       const std::string_view reader = name_of(key.use.models.front());
       refuse(toml_literal(key, config_) != unset, {name, "model.name"},
-             fmt::format("{} with model.name = \"{}\", as \"{}\" alone reads {}", unset,
+             fmt::format("{} with model.name = \"{}\", as only \"{}\" reads {}", unset,
                          name_of(config_.model.name), reader, name),
              fmt::format("set {} = {}, or model.name = \"{}\"", name, unset, reader));
     }
@@ -132,7 +132,7 @@ class Checks {
   void check_targets() {
     const bool links = config_.task.name == TaskName::link_reconstruction;
     refuse(links && !config_.data.targets.empty(), {"data.targets", "task.name"},
-           "[] with task.name = \"link_reconstruction\", which reconstructs links alone", "remove it");
+           "[] with task.name = \"link_reconstruction\", which reconstructs links", "remove it");
     refuse(links && !config_.data.edge_inputs.empty(), {"data.edge_inputs", "task.name"},
            "[] with task.name = \"link_reconstruction\", which reads other edges than the data's",
            "remove it");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields on edges that a model reads (data.edge_inputs), behind the relative positions where there are some.
+// Fields on edges that a model reads (data.edge_inputs), after the relative positions where there are some.
 // A row of such a field belongs to a directed edge, so that both directions of a connection may differ.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
@@ -11,8 +11,8 @@
 
 namespace meshgrad {
 
-/// Throws ConfigError for others than f32 fields on edges, and where data.hops or data.period make edges that
-/// the fields have no rows for.
+/// Throws ConfigError for a field that is not f32 on edges, and where data.hops or data.period make edges
+/// that the fields have no rows for.
 std::vector<FieldInfo> edge_fields(const Dataset& dataset, const DataConfig& config);
 
 /// Columns of all of them.
