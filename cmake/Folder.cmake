@@ -11,6 +11,10 @@ target_compile_options(meshgrad_options INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(meshgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
+# GCC 13 and 14 take a reference that a view returns for one into the view; GCC 15 no longer asks for this by -Wall.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  target_compile_options(meshgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-dangling-reference>)
+endif()
 if(MESHGRAD_SANITIZE)
   target_compile_options(meshgrad_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MESHGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
