@@ -39,6 +39,7 @@ void check_options(const GatOptions& o, const ModelSizes& sizes) {
   const bool attends = o.decoder == GatDecoder::attention;
   need("decoder", !attends || o.jumping == Jumping::none, "an MLP with jumping", "attention");
   need("decoder", !attends || !sizes.pool, "an MLP where nodes are pooled", "attention");
+  need("graph_outputs", sizes.graph_outputs == 0, "0", std::to_string(sizes.graph_outputs));
   need("sizes", !sizes.pool || sizes.graph_starts, "graph_starts where nodes are pooled", "false");
   need("blocks", o.jumping != Jumping::concatenate || o.blocks <= kMostGatBlocksSideBySide,
        "at most " + std::to_string(kMostGatBlocksSideBySide) + " with jumping", std::to_string(o.blocks));

@@ -23,8 +23,12 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
   need("blocks", o.blocks, 0);
   need("hidden_layers", o.hidden_layers, 0);
   need("edge sets", static_cast<int64_t>(sizes.edge_inputs.size()), 1);
-  if (sizes.pool && !sizes.graph_starts)
+  need("graph_outputs", sizes.graph_outputs, 0);
+  if ((sizes.pool || sizes.graph_outputs > 0) && !sizes.graph_starts)
     throw invalid_argument("MeshGraphNet: sizes", "graph_starts where nodes are pooled", "false");
+  if (sizes.pool && sizes.graph_outputs > 0)
+    throw invalid_argument("MeshGraphNet: sizes with pool", "graph_outputs 0",
+                           std::to_string(sizes.graph_outputs));
   for (const int64_t inputs : sizes.edge_inputs) need("edge_inputs", inputs, 0);
   if (o.hidden_layers + 1 > kMaxMlpLayers || sizes.edge_inputs.size() + 1 > kMaxMlpInputs) {
     throw invalid_argument(
@@ -210,14 +214,18 @@ struct MessagePassingBlock {
   }
 };
 
+Variable pool_nodes(Tape& tape, const Variable& nodes, const GraphBatch& batch, GraphPool pool) {
+  if (!batch.graph_starts.defined())
+    throw invalid_argument("MeshGraphNet: batch", "graph_starts, to pool the nodes of each graph", "none");
+  return ops::graph_pool(tape, nodes, batch.graph_starts, pool);
+}
+
 /// The nodes' values become one row a graph.
 struct Pool {
   GraphPool pool;
 
   Values operator()(Tape& tape, const ParameterSet&, const GraphBatch& batch, const Values& before) const {
-    if (!batch.graph_starts.defined())
-      throw invalid_argument("MeshGraphNet: batch", "graph_starts, to pool the nodes of each graph", "none");
-    Values after{ops::graph_pool(tape, before.front(), batch.graph_starts, pool)};
+    Values after{pool_nodes(tape, before.front(), batch, pool)};
     while (after.size() < before.size()) after.push_back({});
     return after;
   }
@@ -226,11 +234,16 @@ struct Pool {
 struct Decoder {
   MeshGraphNetOptions options;
   Mlp mlp;
+  std::optional<Mlp> graphs;
 
   Values operator()(Tape& tape, const ParameterSet& parameters, const GraphBatch& batch,
                     const Values& before) const {
     check_batch(batch, before, batch.edge_sets.size());
-    Values after{mlp.forward(tape, parameters, {before.front()}, {}, options.path, options.keep_hidden)};
+    const auto decode = [&](const Mlp& decoder, const Variable& latents) {
+      return decoder.forward(tape, parameters, {latents}, {}, options.path, options.keep_hidden);
+    };
+    Values after{decode(mlp, before.front())};
+    if (graphs) after.push_back(decode(*graphs, pool_nodes(tape, before.front(), batch, options.graph_pool)));
     while (after.size() < before.size()) after.push_back({});
     return after;
   }
@@ -273,7 +286,12 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
   }
   if (sizes.pool) add("pool", false, [&] { return Pool{*sizes.pool}; });
   add("decoder", false, [&] {
-    return Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)};
+    const auto decoder = [&](const char* name, int64_t outputs) {
+      return factory.make(name, {options.width}, {}, outputs, Norm::none);
+    };
+    Decoder made{options, decoder("node_decoder", sizes.outputs), {}};
+    if (sizes.graph_outputs > 0) made.graphs = decoder("graph_decoder", sizes.graph_outputs);
+    return made;
   });
   return model;
 }

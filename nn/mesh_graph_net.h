@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshGraphNet: encode, `blocks` rounds of message passing with unshared weights, decode. For a prediction of
-// whole graphs the nodes of each graph are pooled in front of the decoder.
+// whole graphs the nodes of each graph are pooled in front of the decoder; beside one of nodes, in front of a
+// decoder of its own.
 // Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
 // A.1.
 #pragma once
@@ -29,7 +30,8 @@ struct MeshGraphNetOptions {
   Norm norm = Norm::layer;  ///< after each MLP but the decoder
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
-  EdgeReduce reduce = EdgeReduce::sum;  ///< mean, max: edges op by op, also where fused
+  EdgeReduce reduce = EdgeReduce::sum;     ///< mean, max: edges op by op, also where fused
+  GraphPool graph_pool = GraphPool::mean;  ///< of nodes, for graph_outputs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in the backward pass
   bool keep_last_edges =
@@ -41,11 +43,11 @@ std::string parameter_conventions(const MeshGraphNetOptions& options);
 
 /// The stages of add_embedding, "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their
 /// parameters, not yet allocated. Parameters: node_encoder, edge_encoder, processor.K.edge_mlp,
-/// processor.K.node_mlp, node_decoder, each an Mlp; with several edge sets the names of those of edges end
-/// with the set's. An edge set without features (0 edge_inputs) has no encoder: the first block's edge MLP
-/// reads only sender and receiver, and its output is the edges' first latents. Throws InvalidArgument for
-/// other sizes below 1, more than 7 hidden layers or edge sets, and edge sets without a name each. Stages
-/// throw it for a batch whose edge sets are others.
+/// processor.K.node_mlp, node_decoder and with graph_outputs graph_decoder, each an Mlp; with several edge
+/// sets the names of those of edges end with the set's. An edge set without features (0 edge_inputs) has no
+/// encoder: the first block's edge MLP reads only sender and receiver, and its output is the edges' first
+/// latents. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or edge sets, and edge
+/// sets without a name each. Stages throw it for a batch whose edge sets are others.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

@@ -59,6 +59,7 @@ struct ModelSizes {
   std::vector<int64_t> edge_inputs;         ///< per edge set; 0: its edges have no features
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
   int64_t outputs = 0;                      ///< per node; with `pool` per graph
+  int64_t graph_outputs = 0;                ///< per graph, beside those per node; need graph_starts
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
   bool edge_weights = false;                ///< edge sets have EdgeSet::weights
   /// A prediction has a row for each graph, made of the nodes' values pooled so; needs graph_starts.
@@ -84,7 +85,8 @@ Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_
 /// Called with the number of a stage and the values after it.
 using StageObserver = std::function<void(int64_t stage, const Values& after)>;
 
-/// All stages. The first value of the result is the prediction, [nodes, outputs] or [graphs, outputs].
+/// All stages. The first value of the result is the prediction, [nodes, outputs] or [graphs, outputs]; with
+/// graph_outputs the second is that of graphs, [graphs, graph_outputs].
 /// `inputs` stand for the batch's features where they are given, so that a caller can ask for their
 /// gradients. `recomputed`: segments in order, not overlapping; gradients are the same bits whatever it
 /// holds. Model and batch must outlive the tape's entries. Throws InvalidArgument before parameters are

@@ -77,7 +77,8 @@ struct Normalizers {
   Normalizer nodes;  ///< input fields and one-hot node types
   Normalizer edges;  ///< relative position and length
   Normalizer targets;
-  Normalizer world{};  ///< those of world edges; no columns where there are none
+  Normalizer world{};          ///< those of world edges; no columns where there are none
+  Normalizer graph_targets{};  ///< of graphs, beside those of nodes; likewise
 
   /// Calls body(name, normalizer) for each, by the names that checkpoints have.
   template <class Body>
@@ -96,6 +97,7 @@ struct Normalizers {
     body("edges", self.edges);
     body("targets", self.targets);
     if (self.world.width() > 0) body("world", self.world);
+    if (self.graph_targets.width() > 0) body("graph_targets", self.graph_targets);
   }
 };
 

@@ -14,13 +14,15 @@ struct ModelCase : MeshGraphNetOptions {
   std::vector<int64_t> edge_inputs = {3};
   std::vector<std::string> edge_set_names = {"mesh"};
   int64_t outputs = 0;
+  int64_t graph_outputs = 0;
   std::optional<GraphPool> pool = {};
   ModelSizes sizes() const {
     return {.node_inputs = node_inputs,
             .edge_inputs = edge_inputs,
             .edge_set_names = edge_set_names,
             .outputs = outputs,
-            .graph_starts = pool.has_value(),
+            .graph_outputs = graph_outputs,
+            .graph_starts = pool.has_value() || graph_outputs > 0,
             .pool = pool};
   }
 };
@@ -44,8 +46,9 @@ inline Model make_model(const ModelCase& made, Runtime& runtime, DType dtype, ui
 
 struct LossBatch {
   GraphBatch graph;
-  Tensor target;  ///< [nodes, outputs], of pooled nodes [graphs, outputs]
-  Tensor mask;    ///< u8 [nodes] or [graphs]
+  Tensor target;             ///< [nodes, outputs], of pooled nodes [graphs, outputs]
+  Tensor mask;               ///< u8 [nodes] or [graphs]
+  Tensor graph_target = {};  ///< [graphs, graph_outputs], where there are any
 };
 
 /// The prediction, [nodes, outputs].

@@ -14,8 +14,14 @@ namespace meshgrad::test {
 inline double loss_of(Runtime& runtime, const Model& model, const LossBatch& batch, bool backward,
                       std::span<const RecomputedStages> recomputed = {}) {
   Tape tape(runtime, backward ? Tape::Mode::record : Tape::Mode::evaluate);
-  const LossSum loss =
-      ops::masked_loss(tape, predict(model, tape, batch.graph, recomputed), batch.target, batch.mask);
+  const Values values = forward(model, tape, batch.graph, recomputed);
+  LossSum loss = ops::masked_loss(tape, values.front(), batch.target, batch.mask);
+  if (batch.graph_target.defined()) {
+    const Tensor all = Tensor::empty(runtime, {batch.graph_target.rows()}, DType::u8, Tag::data);
+    std::ranges::fill(all.values<uint8_t>(), uint8_t{1});
+    const Variable error = ops::accumulate_error(tape, {}, values[1], batch.graph_target, all);
+    loss.sum = ops::masked_loss(tape, loss.sum, {error}, all, {.factor = 0.7}).sum;
+  }
   const double value = *loss.sum.value().data<double>();
   if (!backward) return value;
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);

@@ -239,6 +239,42 @@ TEST_CASE("models of whole graphs have the right gradients") {
   }
 }
 
+TEST_CASE("models of nodes and graphs have the right gradients") {
+  for (const GraphPool pool : {GraphPool::sum, GraphPool::mean, GraphPool::max}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = without_features(false);
+      options.path = path;
+      Runtime runtime = make_runtime();
+      LossBatch batch = random_batch(runtime, options, 9, 20, DType::f64);
+      batch.graph.graph_starts = make_graph_starts(runtime, std::vector<int64_t>{4, 0, 3, 2});
+      const auto prediction_of = [&](size_t value) {
+        const Model model = make_model(options, runtime, DType::f64, 7);
+        Tape tape(runtime, Tape::Mode::evaluate);
+        return to_matrix(forward(model, tape, batch.graph)[value].value()).v;
+      };
+      const std::vector<double> nodes_alone = prediction_of(0);
+      options.graph_outputs = 3;
+      options.graph_pool = pool;
+      CHECK(prediction_of(0) == nodes_alone);
+      CHECK(prediction_of(1).size() == 4 * 3);
+      const Model model = make_model(options, runtime, DType::f64, 7);
+      CHECK(model.parameters.find("graph_decoder.linear_1.weight") >= 0);
+      batch.graph_target = random_tensor(runtime, {4, 3}, DType::f64, 5);
+      CAPTURE(name_of(pool));
+      CHECK(largest_gradient_error(runtime, model, batch) < 1e-7);
+      batch.graph.graph_starts = {};
+      Tape tape(runtime, Tape::Mode::evaluate);
+      CHECK_THROWS_WITH_AS(predict(model, tape, batch.graph), doctest::Contains("needed graph_starts"),
+                           InvalidArgument);
+    }
+  }
+  ModelCase both = model_case(3, 2, 5, 2);
+  both.graph_outputs = 1;
+  both.pool = GraphPool::sum;
+  CHECK_THROWS_WITH_AS(make_model(both), doctest::Contains("sizes with pool] needed graph_outputs 0, got 1"),
+                       InvalidArgument);
+}
+
 TEST_CASE("edges without features have no encoder") {
   Runtime runtime = make_runtime();
   const Model model = make_model(without_features(true), runtime, DType::f32, 1);

@@ -26,8 +26,10 @@ const FieldInfo& field_at(const std::vector<FieldInfo>& fields, int32_t i) {
 
 /// Extents say what sizes cannot: that rows and columns are not exchanged.
 void check_shape(const MeshPredictor& predictor, const char* name, const meshgrad_array& values) {
-  const int target = components_of(predictor.targets(), name);
-  check_columns(values, target > 0 ? target : components_of(predictor.inputs(), name), name);
+  int components = components_of(predictor.targets(), name);
+  for (const auto* fields : {&predictor.inputs(), &predictor.graph_targets()})
+    if (components <= 0) components = components_of(*fields, name);
+  check_columns(values, components, name);
 }
 
 /// Calls a member of MeshPredictor that takes a field.

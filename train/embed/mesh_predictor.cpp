@@ -28,18 +28,9 @@ MeshState& MeshPredictor::Loaded::mesh_at(int64_t mesh) {
   return meshes[static_cast<size_t>(mesh)];
 }
 
-std::optional<std::pair<size_t, size_t>> MeshPredictor::Loaded::target_at(std::string_view name) const {
-  size_t column = 0;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (targets[i].name == name) return std::pair(i, column);
-    column += static_cast<size_t>(targets[i].components);
-  }
-  return std::nullopt;
-}
-
 std::pair<size_t, size_t> MeshPredictor::Loaded::known_target(std::string_view name) const {
   if (const auto at = target_at(name)) return *at;
-  throw invalid_argument("MeshPredictor: field", "one that is predicted: " + fields().target_names(),
+  throw invalid_argument("MeshPredictor: field", "one that is predicted: " + fields().targets.names(),
                          fmt::format("\"{}\"", name), "name one of them");
 }
 
@@ -88,13 +79,12 @@ void MeshPredictor::Loaded::upload() {
 }
 
 /// The prediction of `batch`, on its device.
-Tensor MeshPredictor::Loaded::run_model() {
+ModelOutput MeshPredictor::Loaded::run_model() {
   if (config.graphs == GraphsMode::capture && runtime.stream().on_gpu() && !in_parts) {
     if (!captured) captured.emplace(runtime, model);
     return captured->run(batch);
   }
-  Tape tape(runtime, Tape::Mode::evaluate);
-  return forward(model, tape, batch.graph).front().value();
+  return meshgrad::run_model(runtime, model, batch.graph);
 }
 
 void MeshPredictor::Loaded::step() {
@@ -104,7 +94,9 @@ void MeshPredictor::Loaded::step() {
   write_inputs(states_now(), [this] { write_nodes(); });
   std::optional<RecordedStep> step;
   if (recording) step = step_to_record();
-  Tensor prediction = to_host(run_model(), runtime.stream());
+  const ModelOutput output = run_model();
+  graph_rows = output.graphs;
+  Tensor prediction = to_host(output.rows, runtime.stream());
   if (in_parts) {
     if (!in_parts->prediction.defined())
       in_parts->prediction = host_tensor({written.graph.nodes, prediction.width()}, prediction.dtype());
@@ -135,6 +127,7 @@ int MeshPredictor::dim() const { return loaded().data->dim; }
 double MeshPredictor::dt() const { return loaded().trained.dt; }
 const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded().inputs; }
 const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().targets; }
+const std::vector<FieldInfo>& MeshPredictor::graph_targets() const { return loaded().graph_targets(); }
 int64_t MeshPredictor::earlier_frames() const { return loaded().earlier(); }
 
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
@@ -152,6 +145,12 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     if (arrays[i].in_parts && world().any()) {
       throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",
                              "meshes in parts", "set the whole mesh, on one process");
+    }
+    if (arrays[i].in_parts && !graph_targets().empty()) {
+      throw invalid_argument(
+          "MeshPredictor: set_meshes",
+          "whole meshes, for a model with targets on graphs: " + fields().graph_targets.names(),
+          "meshes in parts", "set the whole mesh, on one process");
     }
     HostCopies ghosts(runtime);
     held.data->in_parts = arrays[i].in_parts;
@@ -208,6 +207,7 @@ void MeshPredictor::Loaded::use(Held held) {
 /// Into new memory; of whole meshes it is what a step reads.
 void MeshPredictor::Loaded::write_union(bool whole) {
   captured.reset();
+  graph_rows = {};
   batch = written = {};
   host = device = nullptr;
   BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);
@@ -299,9 +299,10 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
     return;
   }
   const auto field = std::ranges::find(s.data->fields, name, &FieldInfo::name);
-  if (field == s.data->fields.end()) {
+  if (field == s.data->fields.end() || s.graph_target_at(name)) {
     std::string names;
-    for (const FieldInfo& known : s.data->fields) names += (names.empty() ? "" : ", ") + known.name;
+    for (const FieldInfo& known : s.data->fields)
+      if (!s.graph_target_at(known.name)) names += (names.empty() ? "" : ", ") + known.name;
     throw invalid_argument("MeshPredictor: field", "one of the model's: " + names,
                            fmt::format("\"{}\"", name), "name one of them");
   }
@@ -449,6 +450,8 @@ RangeExcess MeshPredictor::range_excess(int64_t mesh) const {
 void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {
   Loaded& s = loaded();
   const MeshState& on = s.mesh_at(mesh);
+  if (const auto of_graph = s.graph_target_at(name))
+    return s.get_graph_target(of_graph->first, of_graph->second, values, mesh);
   const auto [index, column] = s.known_target(name);
   const FieldInfo& field = targets()[index];
   s.check_size(field, values.size(), mesh);

@@ -63,7 +63,8 @@ class MeshPredictor {
   int dim() const;                                ///< of positions: 2 or 3
   double dt() const;                              ///< seconds that one step covers; 0 when unknown
   const std::vector<FieldInfo>& inputs() const;   ///< fields to set, on nodes or on the whole mesh ("graph")
-  const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted
+  const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted, on nodes
+  const std::vector<FieldInfo>& graph_targets() const;  ///< on the whole mesh: what get_field has of them
   /// Frames before the current one that set_previous_field gives of each target.
   int64_t earlier_frames() const;
 
@@ -101,8 +102,8 @@ class MeshPredictor {
   /// With graphs = "capture", on a GPU and a whole mesh, the second step on the mesh records the model's
   /// kernels and later ones replay them: a model of the program's own then does the same in every call.
   void predict(int64_t steps = 1);
-  /// A target as it stands now, [nodes, components]. Throws InvalidArgument when it was neither set nor
-  /// predicted.
+  /// A target as it stands now, [nodes, components], or [components] of one on the whole mesh, which
+  /// predict() gives. Throws InvalidArgument when it was neither set nor predicted.
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
 
   /// Of the model's inputs on a mesh as they are set now, or as predict() has left them: whether the model

@@ -353,7 +353,8 @@ void MeshPredictor::Loaded::step_on_device() {
   }
   std::optional<RecordedStep> step;
   if (recording) step = recorded_there();
-  const Tensor prediction = run_model();
+  const auto [prediction, graphs] = run_model();
+  graph_rows = graphs;
   std::vector<Tensor>& frames = there->frames;
   kernels::advance_state({.rows = prediction.rows(),
                           .prediction = prediction,

@@ -59,7 +59,7 @@ void MeshPredictor::Loaded::check_all_set() const {
           const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
           throw missing(name, mesh, " " + steps + " before (set_previous_field)");
         }
-      } else if (!meshes[mesh].given[i].given()) {
+      } else if (!meshes[mesh].given[i].given() && !graph_target_at(name)) {
         throw missing(name, mesh, "");
       }
     }
@@ -234,6 +234,46 @@ void MeshPredictor::Loaded::write_inputs(const StateOf& states, const std::funct
 void MeshPredictor::Loaded::write_nodes() {
   for (size_t i = 0; i < meshes.size(); ++i)
     write_node_features(fields(), written, view(i), 0, meshes[i].state, before[i], normalizers, scratch);
+}
+
+namespace {
+
+std::optional<std::pair<size_t, size_t>> place_among(std::span<const FieldInfo> fields,
+                                                     std::string_view name) {
+  size_t column = 0;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name == name) return std::pair(i, column);
+    column += static_cast<size_t>(fields[i].components);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::pair<size_t, size_t>> MeshPredictor::Loaded::target_at(std::string_view name) const {
+  return place_among(targets, name);
+}
+
+std::optional<std::pair<size_t, size_t>> MeshPredictor::Loaded::graph_target_at(std::string_view name) const {
+  return place_among(graph_targets(), name);
+}
+
+void MeshPredictor::Loaded::get_graph_target(size_t target, size_t column, const WritableNumbers& values,
+                                             int64_t mesh) const {
+  const FieldInfo& field = graph_targets()[target];
+  check_size(field, values.size(), mesh);
+  if (!graph_rows.defined()) {
+    throw invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, field.name), "a prediction",
+                           "none", "call predict before get_field");
+  }
+  const Tensor rows = to_host(graph_rows, runtime.stream());
+  const std::vector<double> row =
+      TargetFields::in_units(normalizers.graph_targets, values_of(rows.row_range(mesh, mesh + 1)));
+  const std::vector<double> offset = offset_of(field.name);
+  HostCopies copies(runtime);
+  WritableNumbers here = copies.room_for(values, field.name);
+  for (size_t c = 0; c < here.size(); ++c) here.set(c, row[column + c] + (offset.empty() ? 0.0 : offset[c]));
+  copies.write_back();
 }
 
 }  // namespace meshgrad

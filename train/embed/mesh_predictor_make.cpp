@@ -60,8 +60,9 @@ void check_model(const Model& model, const Normalizers& normalizers, const Confi
                            std::string(name_of(stored)), "allocate them so, or set precision");
   }
   const auto widths = [](const Normalizers& all) {
-    return fmt::format("{} node, {} edge and {} target columns", all.nodes.width(), all.edges.width(),
-                       all.targets.width());
+    const size_t graphs = all.graph_targets.width();
+    return fmt::format("{} node, {} edge and {} target columns{}", all.nodes.width(), all.edges.width(),
+                       all.targets.width(), graphs > 0 ? fmt::format(", and {} of graphs", graphs) : "");
   };
   if (widths(normalizers) == widths(needed) && normalizers.world.width() == needed.world.width()) return;
   throw invalid_argument("MeshPredictor: normalizers", widths(needed), widths(normalizers),
@@ -98,7 +99,7 @@ MeshPredictor::Loaded::Loaded(Runtime& own, Ranks* with, Config given, TrainingD
   const auto& position = fields().world_position;
   if (position && std::ranges::find(inputs, position->field.name, &FieldInfo::name) == inputs.end())
     inputs.push_back(position->field);
-  targets = fields().targets;
+  targets = fields().targets.fields;
 }
 
 void MeshPredictor::Loaded::make_model_of_config() {

@@ -78,6 +78,7 @@ struct MeshPredictor::Loaded {
   Model model;
   Normalizers normalizers;
   std::vector<FieldInfo> inputs, targets;
+  Tensor graph_rows;  // the last prediction of targets on graphs, [meshes, graph_outputs]; or undefined
   std::deque<MeshState> meshes;
   std::vector<Dataset::MeshSizes> before;    // of each mesh in the union
   BatchShape room;                           // of the union
@@ -100,6 +101,7 @@ struct MeshPredictor::Loaded {
   std::shared_ptr<MemoryData> empty_data() const;
   /// What the model reads and predicts.
   const FieldSelection& fields() const { return task.mesh().fields; }
+  const std::vector<FieldInfo>& graph_targets() const { return fields().graph_targets.fields; }
   const WorldEdgeSearch& world() const { return task.mesh().world; }
   TrajectoryView view(size_t mesh) const { return task.dataset().trajectory(static_cast<int64_t>(mesh)); }
   /// Whether edges follow a field, so that each step writes them.
@@ -111,7 +113,10 @@ struct MeshPredictor::Loaded {
   const std::vector<FieldSelection::Input>& known_changes() const { return fields().known_changes; }
   std::vector<double> offset_of(const std::string& field) const;
   MeshState& mesh_at(int64_t mesh);
-  /// The place of a target among targets() and of its first column, or nothing.
+  /// The place of a target on graphs and of its first column, or nothing.
+  std::optional<std::pair<size_t, size_t>> graph_target_at(std::string_view name) const;
+  void get_graph_target(size_t target, size_t column, const WritableNumbers& values, int64_t mesh) const;
+  /// The place of a target on nodes among targets() and of its first column, or nothing.
   std::optional<std::pair<size_t, size_t>> target_at(std::string_view name) const;
   std::pair<size_t, size_t> known_target(std::string_view name) const;
   void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
@@ -154,7 +159,7 @@ struct MeshPredictor::Loaded {
   void upload();
   /// Writes what the model reads, and uploads it; `nodes` writes the node features.
   void write_inputs(const StateOf& states, const std::function<void()>& nodes);
-  Tensor run_model();
+  ModelOutput run_model();
   void step();
   /// Whether fields stay on the device: of whole meshes without world edges, on a GPU.
   bool steps_on_device() const;

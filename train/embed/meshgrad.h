@@ -264,8 +264,8 @@ int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh,
 /* Predicts `steps` steps, each from the one before; returns when they are done, or on your cuda_stream when
  * they are queued. */
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
-/* Writes a target as it stands now to values->data. MESHGRAD_INVALID_ARGUMENT when it was neither set nor
- * predicted. */
+/* Writes a target as it stands now to values->data, [components] of one on the whole mesh.
+ * MESHGRAD_INVALID_ARGUMENT when it was neither set nor predicted. */
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
 

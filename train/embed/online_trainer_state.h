@@ -130,6 +130,11 @@ struct OnlineTrainer::State {
       throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, with data.world_radius",
                              "a mesh in parts", "set the whole mesh, on one process");
     }
+    if (const TargetFields& graphs = task.mesh().fields.graph_targets; !graphs.empty()) {
+      throw invalid_argument("OnlineTrainer: set_mesh",
+                             "whole meshes, with targets on graphs: " + graphs.names(), "a mesh in parts",
+                             "set the whole mesh, on one process");
+    }
     const LossConfig& loss = config.loss;
     std::string got;
     if (loss.name == LossName::relative_l2) got = "name = \"relative_l2\"";

@@ -201,9 +201,10 @@ void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, cons
   roll_out(predictor.trained(), predictor.mesh_dynamics(), trajectory, options, one_frame);
 }
 
-std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t) {
+std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t,
+                                  std::vector<float>* graphs) {
   const MeshTask& task = predictor.steady_field();
-  return predict_next(predictor.trained(), task, trajectory, t, task.state_at(trajectory, t));
+  return predict_next(predictor.trained(), task, trajectory, t, task.state_at(trajectory, t), graphs);
 }
 
 }  // namespace meshgrad

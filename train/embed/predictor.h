@@ -79,8 +79,10 @@ void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, cons
               const std::function<void(const RolloutFrame&)>& one_frame);
 
 // task.name = "steady_field"; others throw ConfigError.
-/// Target fields of frame t, [nodes, outputs]: predicted on predicted nodes, the data's elsewhere.
-std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t);
+/// Target fields of frame t, [nodes, outputs]: predicted on predicted nodes, the data's elsewhere. `graphs`,
+/// unless null, gets those on graphs.
+std::vector<float> predict_steady(const Predictor& predictor, const TrajectoryView& trajectory, int64_t t,
+                                  std::vector<float>* graphs = nullptr);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

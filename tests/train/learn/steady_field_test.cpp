@@ -90,11 +90,11 @@ TEST_CASE("the nearest training case is alike in what is read") {
   CHECK(nearest.values(task.dataset().trajectory("test", 1), 0) == solution("train", 2));
   // A case is not its own nearest.
   CHECK(nearest.values(task.dataset().trajectory("train", 0), 0) == solution("train", 1));
-  FieldErrors errors(task.mesh());
+  TargetErrors errors(task.mesh());
   const std::vector<float> truth = solution("test", 0), case_there = solution("train", 1);
   const std::vector<uint8_t> mask =
       task.mesh().fields.predicted_mask(task.dataset().trajectory("test", 0).mesh());
-  errors.add(truth, truth, mask, truth, case_there);
+  errors.nodes.add(truth, truth, mask, truth, case_there);
   double squares = 0.0, count = 0.0;
   for (size_t i = 0; i < truth.size(); ++i) {
     if (mask[i] == 0) continue;

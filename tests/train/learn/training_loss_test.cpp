@@ -33,7 +33,7 @@ std::array<double, 3> loss_of_constant(UnrollCase& c, double value, const LossCo
   const Shape shape = batch.tensor("target").shape();
   const std::vector<double> values(static_cast<size_t>(shape.elements()), value);
   const Tensor prediction = Tensor::from<double>(c.runtime, values, shape, Tag::data, "prediction");
-  const Model model = model_giving(c.model, Variable(prediction, false));
+  const Model model = model_giving(c.model, {Variable(prediction, false)});
   Tape tape(c.runtime, Tape::Mode::evaluate);
   const LossTerms terms = task.loss(tape, model, batch, {});
   return {c.read(terms.sum.value()), task.loss_weight("train", samples),

@@ -28,7 +28,7 @@ Errors errors_of(const fs::path& checkpoint) {
   const Predictor predictor(runtime, checkpoint);
   const MeshTask& task = predictor.task().mesh();
   const bool steady = !task.fields.over_time;
-  const FieldInfo field = task.fields.targets.front();
+  const FieldInfo field = task.fields.targets.fields.front();
   const FieldStatistics spread =
       task.predicted_stats(field.name, steady ? Quantity::value : Quantity::change);
   double squares = 0.0, missed = 0.0, count = 0.0;

@@ -3,6 +3,7 @@
 #include <meshgrad/train/convert/convert.h>
 #include <meshgrad/train/tools/extras/first_config.h>
 
+#include "train/graph_target_case.h"
 #include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/scratch_directory.h"
@@ -111,6 +112,18 @@ TEST_CASE("init tells results from what is known") {
       Dataset::open(pack_parts(scratch.path / "named", {"temperature", "pressure", "velocity", "stress"})));
   CHECK(named.config.data.targets == Names{"stress", "velocity"});
   CHECK(named.config.data.inputs == Names{"pressure", "temperature"});
+}
+
+TEST_CASE("init takes numbers of meshes as targets that are named") {
+  const ScratchDirectory scratch;
+  using Names = std::vector<std::string>;
+  for (const int64_t frames : {1, 4}) {
+    const Dataset data = Dataset::open(test::pack_targets(scratch.path, {.frames = frames, .train = 4}));
+    const DataConfig chosen = first_config(data, {}, {"u", "drag"}).config.data;
+    CHECK(chosen.targets == (frames == 1 ? Names{"drag", "u"} : Names{"u", "drag"}));
+    CHECK(chosen.inputs == (frames == 1 ? Names{"load", "g"} : Names{"u", "g", "load"}));
+    CHECK(first_config(data, {}, {"drag"}).config.task.name == TaskName::graph_regression);
+  }
 }
 
 TEST_CASE("init asks where nothing tells results from what is known") {

@@ -222,6 +222,7 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
           .concat_order = config.concat_order,
           .aggregate = config.aggregate,
           .reduce = config.reduce,
+          .graph_pool = config.pool,
           .path = config.path,
           .keep_hidden = config.keep_hidden};
 }

@@ -129,7 +129,7 @@ struct ModelConfig {
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
   EdgeReduce reduce = EdgeReduce::sum;
-  GraphPool pool = GraphPool::mean;  ///< of tasks on whole graphs
+  GraphPool pool = GraphPool::mean;  ///< of targets on graphs
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
   GatConfig gat = {};

@@ -196,7 +196,8 @@ constexpr ConfigKey kKeys[] = {
     {"model", "reduce", choice<&ModelConfig::reduce>(kPools), "", kFixedOfMeshGraphNet,
      "How a node combines the values of its edges; mean and max compute edges without fused kernels"},
     {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
-     "How the nodes of a graph become one row in front of the decoder: their mean, sum or maximum"},
+     "How the nodes of a graph become one row, from which targets on graphs are decoded: their mean, sum or "
+     "maximum"},
     {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,
      "Fused kernels, or one kernel per op as a check"},
     {"model", "keep_hidden", BoolKey{at<&ModelConfig::keep_hidden>}, "", kFree,

@@ -10,7 +10,8 @@ inline constexpr TaskName kTasksOnMeshes[] = {TaskName::mesh_dynamics, TaskName:
 inline constexpr TaskName kTasksOfIdentifiers[] = {TaskName::node_classification, TaskName::graph_regression,
                                                    TaskName::graph_classification};
 inline constexpr TaskName kTasksOnNodes[] = {TaskName::node_classification};
-inline constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification};
+inline constexpr TaskName kTasksOnGraphs[] = {TaskName::graph_regression, TaskName::graph_classification,
+                                              TaskName::mesh_dynamics, TaskName::steady_field};
 inline constexpr TaskName kTasksOnLinks[] = {TaskName::link_reconstruction};
 inline constexpr TaskName kTasksOfClasses[] = {TaskName::node_classification, TaskName::graph_classification};
 

@@ -96,13 +96,14 @@ class Checks {
            "change one of the two, or set gat.concatenate = false");
     refuse(attends && gat.jumping != Jumping::none, {"gat.jumping", "gat.decoder"},
            "\"none\" with gat.decoder = \"attention\"", "set gat.decoder = \"mlp\"");
-    refuse(attends && find_key("model.pool")->applies_to(config_.task.name), {"gat.decoder", "task.name"},
-           "\"mlp\" where nodes are pooled", "set gat.decoder = \"mlp\"");
+    const bool on_mesh = find_key("data.world_radius")->applies_to(config_.task.name);
+    const bool on_graphs = find_key("model.pool")->applies_to(config_.task.name) && !on_mesh;
+    refuse(attends && on_graphs, {"gat.decoder", "task.name"}, "\"mlp\" where nodes are pooled",
+           "set gat.decoder = \"mlp\"");
     refuse(gat.jumping == Jumping::concatenate && model.blocks > kMostGatBlocksSideBySide,
            {"gat.jumping", "model.blocks"},
            fmt::format("\"none\" or \"max\" with more than {} blocks", kMostGatBlocksSideBySide),
            "set gat.jumping = \"max\", or lower model.blocks");
-    const bool on_mesh = find_key("data.world_radius")->applies_to(config_.task.name);
     const bool on_edges = !config_.data.edge_inputs.empty();
     refuse(on_edges && !gat.edge_features, {"data.edge_inputs", "gat.edge_features"},
            "[] with gat.edge_features = false", "leave it out, or set gat.edge_features = true");

@@ -59,7 +59,7 @@ void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const O
     own.graph = turns.batch(number);
     Tape tape(runtime);
     const Recomputation none;
-    const Model giving = model_giving(model, prediction);
+    const Model giving = model_giving(model, {prediction});
     const LossTerms loss = task.loss(tape, giving, own, none);
     tape.backward(loss.sum, optimizer.note_loss(runtime, loss, own.tensor(kWindowWeight)));
   });
@@ -71,7 +71,7 @@ PartsLoss loss_in_parts(Runtime& runtime, const Task& task, const Model& model, 
   const Tensor device = Tensor::empty(runtime, host.shape(), host.dtype(), Tag::activations, "prediction");
   copy(host, device, runtime.stream());
   Tape tape(runtime, Tape::Mode::evaluate);
-  const Model giving = model_giving(model, Variable(device, false));
+  const Model giving = model_giving(model, {Variable(device, false)});
   const Tensor loss = to_host(task.loss(tape, giving, batch, {}).sum.value(), runtime.stream());
   return {*loss.data<double>(), host};
 }

@@ -64,8 +64,12 @@ struct Validated {
   Batch batch_of(const std::vector<Sample>& samples) const {
     return training_batch(task, runtime, config.precision, split, samples, {}, normalizers);
   }
-  ComparedErrors compare(const Sample& sample, const Tensor& prediction, const Batch& rows) const {
-    return task.compare(runtime.stream(), split, sample, prediction, rows, normalizers);
+  /// `graphs`: a row of targets on graphs, or undefined.
+  ComparedErrors compare(const Sample& sample, const Tensor& prediction, const Batch& rows,
+                         const Tensor& graphs = {}) const {
+    ComparedErrors errors = task.compare(runtime.stream(), split, sample, prediction, rows, normalizers);
+    if (graphs.defined()) errors += task.mesh().compare_graph(split, sample, graphs, normalizers);
+    return errors;
   }
   void add(const Sample& sample, const SampleErrors& errors) {
     loss += errors.loss;
@@ -89,28 +93,32 @@ std::vector<SampleErrors> errors_of(const Validated& all, const Batch& batch,
       if (std::chrono::steady_clock::now() - begin > all.long_batch && all.stop()) throw ValidationStopped();
     });
   }
-  Variable prediction;
+  Variable prediction, of_graphs;
   Model observed = all.model;
   observed.stages.push_back(
-      {"prediction", false,
-       [&prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values& values) {
+      {"prediction", false, [&](Tape&, const ParameterSet&, const GraphBatch&, const Values& values) {
          prediction = values.front();
+         if (all.task.sizes().graph_outputs > 0) of_graphs = values[1];
          return values;
        }});
   const LossTerms terms = all.task.loss(tape, observed, batch, {});
-  const Tensor rows = to_host(prediction.value(), all.runtime.stream());
+  const Stream& stream = all.runtime.stream();
+  const Tensor rows = to_host(prediction.value(), stream);
+  const Tensor graphs = of_graphs ? to_host(of_graphs.value(), stream) : Tensor();
   if (samples.size() == 1)
-    return {{value_of(terms.sum, all.runtime.stream()), all.compare(samples.front(), rows, batch)}};
+    return {{value_of(terms.sum, stream), all.compare(samples.front(), rows, batch, graphs)}};
   std::vector<SampleErrors> errors;
   const TensorRows predicted = all.task.sizes().pool ? TensorRows::graphs : TensorRows::nodes;
   SampleRows own_rows;
   for (const Sample& sample : samples) {
     own_rows.end_node += all.task.dataset().mesh_sizes(all.split, sample.trajectory).nodes;
     const Batch own = rows_of_sample(batch, own_rows);
-    const Variable given(own_rows.of(prediction.value(), predicted), false);
+    Values given{Variable(own_rows.of(prediction.value(), predicted), false)};
+    if (of_graphs) given.push_back(Variable(own_rows.of(of_graphs.value(), TensorRows::graphs), false));
     const Model giving = model_giving(all.model, given);
-    const double loss = value_of(all.task.loss(tape, giving, own, {}).sum, all.runtime.stream());
-    errors.push_back({loss, all.compare(sample, own_rows.of(rows, predicted), own)});
+    const double loss = value_of(all.task.loss(tape, giving, own, {}).sum, stream);
+    errors.push_back({loss, all.compare(sample, own_rows.of(rows, predicted), own,
+                                        of_graphs ? own_rows.of(graphs, TensorRows::graphs) : Tensor())});
     own_rows = {.graph = own_rows.graph + 1, .first_node = own_rows.end_node, .end_node = own_rows.end_node};
   }
   return errors;

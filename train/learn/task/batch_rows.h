@@ -58,7 +58,8 @@ std::span<T> read_rows(const Tensor& tensor, std::vector<T>& values) {
   return values;
 }
 
-/// Fills what every training batch of meshes holds: the graph, features, the tensors "target" and "mask".
+/// Fills what every training batch of meshes holds: the graph, features, the tensors "target" and "mask", and
+/// those of targets on graphs.
 /// With `learn`, statistics of the batch are added to the normalisers before they are applied. For each
 /// sample, write_sample(view, sample, nodes, targets) writes rows in physical units: [nodes, node_inputs] and
 /// [nodes, outputs], in the accumulator of the batch's dtype; edges read the state that it leaves in
@@ -78,6 +79,7 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
     graph_nodes.push_back(view.mesh().nodes);
   }
   write_graph_sizes(batch.graph, graph_nodes);
+  task.write_graph_targets(batch, split, samples, normalizers, learn);
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);

@@ -4,6 +4,12 @@
 
 namespace meshgrad {
 
+ModelOutput run_model(Runtime& runtime, const Model& model, const GraphBatch& batch) {
+  Tape tape(runtime, Tape::Mode::evaluate);
+  const Values values = forward(model, tape, batch);
+  return {values.front().value(), values.size() > 1 && values[1] ? values[1].value() : Tensor()};
+}
+
 StoragePtr CapturedPrediction::memory(const BatchLayout& layout) {
   if (shape_ == layout.shape()) return memory_;
   work_ = nullptr;
@@ -15,15 +21,19 @@ StoragePtr CapturedPrediction::memory(const BatchLayout& layout) {
   return memory_;
 }
 
-Tensor CapturedPrediction::run(const Batch& batch) {
+ModelOutput CapturedPrediction::run(const Batch& batch) {
   if (work_ == nullptr) {
     batch_ = batch;
     work_ = std::make_unique<CapturedWork>(runtime_, "captured prediction", [this](Runtime& own) {
-      Tape tape(own, Tape::Mode::evaluate);
-      const Tensor value = forward(model_, tape, batch_.graph).front().value();
-      if (!output_.defined())
-        output_ = Tensor::empty(runtime_, value.shape(), value.dtype(), Tag::activations, "prediction");
-      copy(value, output_, own.stream());
+      const ModelOutput values = run_model(own, model_, batch_.graph);
+      const auto keep = [&](const Tensor& value, Tensor& kept) {
+        if (!value.defined()) return;
+        if (!kept.defined())
+          kept = Tensor::empty(runtime_, value.shape(), value.dtype(), Tag::activations, "prediction");
+        copy(value, kept, own.stream());
+      };
+      keep(values.rows, output_.rows);
+      keep(values.graphs, output_.graphs);
     });
   }
   work_->run();

@@ -10,6 +10,13 @@
 
 namespace meshgrad {
 
+/// What a model gives: its first value, and with graph_outputs its second, else undefined.
+struct ModelOutput {
+  Tensor rows;
+  Tensor graphs;
+};
+ModelOutput run_model(Runtime& runtime, const Model& model, const GraphBatch& batch);
+
 class CapturedPrediction {
  public:
   /// Both outlive it.
@@ -19,8 +26,8 @@ class CapturedPrediction {
   /// for which run() captures anew.
   StoragePtr memory(const BatchLayout& layout);
   /// Queues the prediction of a batch. From the second one in the same memory on a graph is replayed, unless
-  /// capturing failed, which is logged once. Returns the model's first value, which the next run overwrites.
-  Tensor run(const Batch& batch);
+  /// capturing failed, which is logged once. Returns what the next run overwrites.
+  ModelOutput run(const Batch& batch);
 
  private:
   Runtime& runtime_;
@@ -28,7 +35,7 @@ class CapturedPrediction {
   std::optional<BatchShape> shape_;  // of the batch in memory_
   StoragePtr memory_;
   Batch batch_{};
-  Tensor output_{};
+  ModelOutput output_{};
   std::unique_ptr<CapturedWork> work_;  // of batch_; null before the first run
 };
 

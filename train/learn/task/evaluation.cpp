@@ -15,24 +15,31 @@
 namespace meshgrad {
 namespace {
 
-Tensor run_model(const TrainedModel& trained, const MeshView& mesh, const Batch& batch) {
-  if (trained.parts != nullptr) return trained.parts->predict(trained.model, mesh, batch.graph);
-  if (trained.captured != nullptr) return to_host(trained.captured->run(batch), trained.runtime.stream());
-  Tape tape(trained.runtime, Tape::Mode::evaluate);
-  const Values values = forward(trained.model, tape, batch.graph);
-  return to_host(values.front().value(), trained.runtime.stream());
+ModelOutput output_of(const TrainedModel& trained, const MeshView& mesh, const Batch& batch) {
+  if (trained.parts != nullptr) return {trained.parts->predict(trained.model, mesh, batch.graph), {}};
+  const ModelOutput output = trained.captured != nullptr
+                                 ? trained.captured->run(batch)
+                                 : run_model(trained.runtime, trained.model, batch.graph);
+  const Stream& stream = trained.runtime.stream();
+  return {to_host(output.rows, stream), output.graphs.defined() ? to_host(output.graphs, stream) : Tensor()};
 }
 
 }  // namespace
 
 std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
-                                const TrajectoryView& trajectory, int64_t t, const FieldState& state) {
+                                const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                std::vector<float>* graphs) {
   const Batch batch = task.prediction_batch(trained.runtime, trained.precision, trajectory, t, state,
                                             trained.normalizers, trained.captured);
   FieldState next = state;
   SampleScratch scratch;
-  task.advance(trajectory.mesh(), run_model(trained, trajectory.mesh(), batch), trained.normalizers, scratch,
-               next);
+  const ModelOutput output = output_of(trained, trajectory.mesh(), batch);
+  task.advance(trajectory.mesh(), output.rows, trained.normalizers, scratch, next);
+  if (graphs != nullptr && output.graphs.defined()) {
+    const std::vector<double> row =
+        TargetFields::in_units(trained.normalizers.graph_targets, values_of(output.graphs));
+    graphs->assign(row.begin(), row.end());
+  }
   return std::move(next.current);
 }
 
@@ -53,22 +60,26 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
   const std::vector<float> none;
   FieldState state = task.state_at(trajectory, first);
   for (int64_t t = first; t < first + count; ++t) {
-    std::vector<float> next = predict_next(trained, task, trajectory, std::min(t, last), state);
+    std::vector<float> graphs;
+    std::vector<float> next = predict_next(trained, task, trajectory, std::min(t, last), state, &graphs);
     const std::vector<float> data = task.fields.target_values(trajectory, std::min(t + 1, last));
+    const std::vector<float> graph_data = task.fields.graph_targets.row(trajectory, std::min(t + 1, last));
     for (size_t i = 0; i < next.size(); ++i) {
       const bool kinematic = task.fields.is_kinematic(trajectory.mesh().node_type[i / width]) &&
                              task.fields.is_known_change(static_cast<int64_t>(i % width));
       const bool given = options.boundary == RolloutBoundary::data || kinematic;
       if (mask[i / width] == 0 && given) next[i] = data[i];
     }
-    one_frame({t + 1, next, t + 1 <= last ? data : none});
+    const bool known = t + 1 <= last;
+    one_frame({t + 1, next, known ? data : none, graphs, known ? graph_data : none});
     state.advance(std::move(next));
   }
 }
 
 std::string baseline_name(const MeshTask& task) {
   if (task.fields.over_time) return "nothing changes";
-  return fmt::format("the mean over the nodes of a type in split {} of these data",
+  return fmt::format("the mean over the nodes of a type{} in split {} of these data",
+                     task.fields.graph_targets.empty() ? "" : ", of fields on graphs over the graphs,",
                      task.dataset.statistics_split());
 }
 
@@ -89,8 +100,6 @@ FieldErrors::FieldErrors(const std::vector<FieldInfo>& targets, std::vector<doub
   for (const FieldInfo& field : targets_) width += static_cast<size_t>(field.components);
   centres_.resize(width, 0.0);
 }
-
-FieldErrors::FieldErrors(const MeshTask& task) : FieldErrors(task.fields.targets, task.centres()) {}
 
 void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& truth,
                       const std::vector<uint8_t>& mask, const std::vector<float>& baseline,
@@ -158,10 +167,37 @@ void FieldErrors::add_sums(std::span<const double> sums) {
       *sum += sums[at++];
 }
 
+TargetErrors::TargetErrors(const MeshTask& task)
+    : nodes(task.fields.targets.fields, task.centres()),
+      graphs(task.fields.graph_targets.errors(task.dataset)) {}
+
+void TargetErrors::add_graph(const std::vector<float>& ours, const std::vector<float>& truth,
+                             const std::vector<float>& baseline) {
+  if (!truth.empty()) graphs.add(ours, truth, {1}, baseline);
+}
+
+std::vector<FieldError> TargetErrors::fields() const {
+  std::vector<FieldError> all = nodes.fields();
+  for (FieldError& field : graphs.fields()) all.push_back(std::move(field));
+  return all;
+}
+
+std::vector<double> TargetErrors::sums() const {
+  std::vector<double> all = nodes.sums();
+  for (const double sum : graphs.sums()) all.push_back(sum);
+  return all;
+}
+
+void TargetErrors::add_sums(std::span<const double> sums) {
+  const size_t of_nodes = nodes.sums().size();
+  nodes.add_sums(sums.first(of_nodes));
+  graphs.add_sums(sums.subspan(of_nodes));
+}
+
 namespace {
 
-/// Several FieldErrors that are summed together: of one trajectory, then of all of them.
-using ErrorSums = std::vector<FieldErrors>;
+/// Several TargetErrors that are summed together: of one trajectory, then of all of them.
+using ErrorSums = std::vector<TargetErrors>;
 
 /// Calls `errors_of` for each trajectory, and adds what it returns in their order: sums then do not depend on
 /// which rank computed them. Every rank calls it, and gets all sums.
@@ -178,7 +214,7 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
     if (begin + ranks.rank() < trajectories) {
       std::vector<double>& mine = sums[static_cast<size_t>(ranks.rank())];
       mine.clear();
-      for (const FieldErrors& errors : errors_of(begin + ranks.rank())) {
+      for (const TargetErrors& errors : errors_of(begin + ranks.rank())) {
         const std::vector<double> values = errors.sums();
         mine.insert(mine.end(), values.begin(), values.end());
       }
@@ -212,38 +248,44 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshTask& task,
   ErrorSums errors = zeros;
   const TrajectoryView trajectory = task.dataset.trajectory(options.split, number);
   const std::vector<uint8_t> mask = task.fields.predicted_mask(trajectory.mesh());
+  const TargetFields& on_graphs = task.fields.graph_targets;
   const FrameRange range = task.sample_frames(trajectory.frames());
   for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
     const FieldState state = task.state_at(trajectory, t);
-    const std::vector<float> truth = task.fields.target_values(trajectory, t + 1);
-    errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask, state.current);
+    std::vector<float> graphs;
+    errors[kOneStep].nodes.add(predict_next(trained, task, trajectory, t, state, &graphs),
+                               task.fields.target_values(trajectory, t + 1), mask, state.current);
+    errors[kOneStep].add_graph(graphs, on_graphs.row(trajectory, t + 1), on_graphs.row(trajectory, t));
   }
   const int64_t steps = compared_steps(task, trajectory, options);
   if (steps == 0) return errors;
   const std::vector<float> start = task.fields.target_values(trajectory, range.first);
+  const std::vector<float> graph_start = on_graphs.row(trajectory, range.first);
   int64_t step = 0;
-  const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
+  const auto compare = [&](const RolloutFrame& frame) {
     ++step;
-    errors[kAllSteps].add(ours, truth, mask, start);
-    if (options.rollout_step) options.rollout_step(number, step, ours, truth);
-    for (size_t i = 0; i < options.horizons.size(); ++i) {
-      if (step <= options.horizons[i] && options.horizons[i] <= steps)
-        errors[kFirstHorizon + i].add(ours, truth, mask, start);
-    }
+    const auto add = [&](TargetErrors& to) {
+      to.nodes.add(frame.ours, frame.truth, mask, start);
+      to.add_graph(frame.graphs, frame.graph_truth, graph_start);
+    };
+    add(errors[kAllSteps]);
+    if (options.rollout_step) options.rollout_step(number, step, frame.ours, frame.truth);
+    for (size_t i = 0; i < options.horizons.size(); ++i)
+      if (step <= options.horizons[i] && options.horizons[i] <= steps) add(errors[kFirstHorizon + i]);
   };
   try {
     roll_out(trained, task, trajectory, {.steps = steps, .boundary = boundary},
              [&](const RolloutFrame& frame) {
                if (options.stop && options.stop()) throw RolloutStopped();
-               compare(frame.ours, frame.truth);
+               compare(frame);
              });
   } catch (const TooManyWorldEdges& error) {
     if (step == 0) throw;  // of the data
     // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
     // finite.
     if (options.progress) options.progress(fmt::format("a rollout has diverged: {}", error.what()));
-    const std::vector<float> none(task.fields.target_values(trajectory, range.first).size(), std::nanf(""));
-    while (step < steps) compare(none, none);
+    const std::vector<float> none(start.size(), std::nanf("")), no_graph(graph_start.size(), std::nanf(""));
+    while (step < steps) compare({range.first + step + 1, none, none, no_graph, no_graph});
   }
   return errors;
 }
@@ -268,7 +310,7 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = task.fields.given_inputs();
   errors.held_types = task.fields.held_types_of(task.dataset);
-  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task));
+  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), TargetErrors(task));
   bool stopped = false;
   const ErrorSums sums =
       sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
@@ -305,7 +347,9 @@ Evaluation MeshDynamics::evaluate(const TrainedModel& trained, const EvaluateOpt
 Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
   const MeshTask& task = mesh_;
   Evaluation result = begin_evaluation(task, options);
-  const ErrorSums zeros(1, FieldErrors(task));
+  const ErrorSums zeros(1, TargetErrors(task));
+  const TargetFields& on_graphs = task.fields.graph_targets;
+  const std::vector<float> graph_means = on_graphs.means(task.dataset);
   std::optional<NearestCase> nearest;
   if (options.nearest_case) nearest.emplace(task);
   bool stopped = false;
@@ -320,8 +364,10 @@ Evaluation SteadyField::evaluate(const TrainedModel& trained, const EvaluateOpti
     const std::vector<float> mean = task.mean_values(trajectory.mesh());
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const FieldState truth = task.state_at(trajectory, t);
-      errors.front().add(predict_next(trained, task, trajectory, t, truth), truth.current, mask, mean,
-                         nearest ? nearest->values(trajectory, t) : std::vector<float>());
+      std::vector<float> graphs;
+      errors.front().nodes.add(predict_next(trained, task, trajectory, t, truth, &graphs), truth.current,
+                               mask, mean, nearest ? nearest->values(trajectory, t) : std::vector<float>());
+      errors.front().add_graph(graphs, on_graphs.row(trajectory, t), graph_means);
     }
     return errors;
   });

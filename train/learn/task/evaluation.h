@@ -26,9 +26,10 @@ struct TrainedModel {
 };
 
 /// Target fields one frame after t (without time: of frame t), [nodes, outputs]: predicted on predicted
-/// nodes, as in `state` elsewhere.
+/// nodes, as in `state` elsewhere. `graphs`, unless null, gets those on graphs, [graph_outputs].
 std::vector<float> predict_next(const TrainedModel& trained, const MeshTask& task,
-                                const TrajectoryView& trajectory, int64_t t, const FieldState& state);
+                                const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                std::vector<float>* graphs = nullptr);
 
 /// Feeds predictions back as inputs, from the first frame that has the neighbours it needs. Nodes that are
 /// not predicted take the data's values, or keep their initial ones. A trajectory that is too short has no
@@ -51,8 +52,6 @@ class FieldErrors {
  public:
   /// `centres`: by column of the targets, see FieldError::relative_l2; empty: 0.
   explicit FieldErrors(const std::vector<FieldInfo>& targets, std::vector<double> centres = {});
-  /// Of the task's targets, with their centres.
-  explicit FieldErrors(const MeshTask& task);
   /// Values [nodes, outputs] where `mask` [nodes] is not 0; `baseline` is what ours are compared with, and so
   /// is `nearest`, of a NearestCase, unless it is empty.
   void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask,
@@ -72,6 +71,19 @@ class FieldErrors {
   std::vector<FieldInfo> targets_;
   std::vector<double> centres_;
   std::vector<Sums> sums_;
+};
+
+/// The same of a mesh task's targets on nodes and on graphs.
+struct TargetErrors {
+  FieldErrors nodes, graphs;
+
+  explicit TargetErrors(const MeshTask& task);
+  /// Of one mesh: nodes as FieldErrors::add, graphs [graph_outputs].
+  void add_graph(const std::vector<float>& ours, const std::vector<float>& truth,
+                 const std::vector<float>& baseline);
+  std::vector<FieldError> fields() const;
+  std::vector<double> sums() const;
+  void add_sums(std::span<const double> sums);
 };
 
 }  // namespace meshgrad

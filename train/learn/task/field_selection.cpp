@@ -11,7 +11,7 @@
 namespace meshgrad {
 namespace {
 
-/// Targets are float fields on nodes. Inputs may also be on graphs: a condition of the whole mesh.
+/// Inputs may also be on graphs: a condition of the whole mesh.
 const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, const char* key,
                                bool on_graphs) {
   const FieldInfo& field = dataset.field(name);
@@ -63,18 +63,29 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
                      dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
                      "convert data with positions, or choose a task for graphs");
   }
-  std::vector<int64_t> target_columns;
+  std::vector<std::string> on_graphs;
   for (const std::string& name : config.targets) {
-    targets.push_back(checked_field(dataset, name, "data.targets", false));
-    target_columns.push_back(outputs);
-    outputs += targets.back().components;
+    if (dataset.field(name).on == FieldOn::graph) {
+      on_graphs.push_back(name);
+      continue;
+    }
+    targets.add(checked_field(dataset, name, "data.targets", false));
+    outputs = targets.width;
     value_columns.resize(static_cast<size_t>(outputs), predicted_quantity(name) == Quantity::value ? 1 : 0);
   }
+  graph_targets = TargetFields::on_graphs(dataset, config, on_graphs);
+  if (targets.empty()) {
+    throw config_error("data.targets", "a field on nodes beside those on graphs", graph_targets.names(),
+                       "add one, or set task.name = \"graph_regression\", which predicts graphs alone");
+  }
   const auto input_of = [&](const FieldInfo& field) {
-    const auto target = std::find(config.targets.begin(), config.targets.end(), field.name);
-    if (target == config.targets.end()) return Input{.field = field};
-    const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
-    return Input{field, column, value_columns[static_cast<size_t>(column)] != 0};
+    int64_t column = 0;
+    for (const FieldInfo& target : targets) {
+      if (target.name == field.name)
+        return Input{field, column, value_columns[static_cast<size_t>(column)] != 0};
+      column += target.components;
+    }
+    return Input{.field = field};
   };
   if (!config.world_position.empty())
     world_position = input_of(checked_position(dataset, config.world_position));
@@ -169,25 +180,9 @@ std::span<const float> FieldSelection::current_positions(const TrajectoryView& t
 }
 
 void FieldSelection::read_targets(const TrajectoryView& trajectory, int64_t t,
-                                  std::span<float> values) const {
-  const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
-  const auto width = static_cast<size_t>(outputs);
-  size_t column = 0;
-  for (const FieldInfo& field : targets) {
-    const std::span<const float> frame = trajectory.field(field.name).frame(t);
-    const auto components = static_cast<size_t>(field.components);
-    for (size_t i = 0; i < nodes; ++i) {
-      std::copy_n(frame.begin() + static_cast<std::ptrdiff_t>(i * components), components,
-                  values.begin() + static_cast<std::ptrdiff_t>(i * width + column));
-    }
-    column += components;
-  }
-}
-
-void FieldSelection::read_targets(const TrajectoryView& trajectory, int64_t t,
                                   std::vector<float>& values) const {
   values.resize(static_cast<size_t>(trajectory.mesh().nodes * outputs));
-  read_targets(trajectory, t, std::span(values));
+  targets.read(trajectory, t, values);
 }
 
 std::vector<float> FieldSelection::target_values(const TrajectoryView& trajectory, int64_t t) const {
@@ -202,7 +197,7 @@ void FieldSelection::read_state(const TrajectoryView& trajectory, int64_t t, Fie
   const size_t size = state.current.size();
   state.previous.resize(static_cast<size_t>(earlier) * size);
   for (int64_t i = 0; i < earlier; ++i)
-    read_targets(trajectory, t - 1 - i,
+    targets.read(trajectory, t - 1 - i,
                  std::span(state.previous).subspan(static_cast<size_t>(i) * size, size));
 }
 

@@ -4,11 +4,13 @@
 // node type. An input that is a target is its value, followed by its data.history - 1 last changes, latest
 // first; where second changes are predicted (of all targets but data.value_targets), its data.history last
 // changes. Between them, nodes of data.kinematic_types read their known change to the next frame, others 0.
+// Of targets on graphs the value is predicted: of the same frame, over time of the next one.
 // Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/learn/config/config.h>
 #include <meshgrad/train/learn/task/prediction.h>
+#include <meshgrad/train/learn/task/target_fields.h>
 
 #include <optional>
 #include <set>
@@ -31,19 +33,21 @@ struct FieldSelection {
   };
 
   /// Without time, values are predicted. Throws ConfigError when a named field does not exist, is not a float
-  /// field on nodes, or a node type of the data is outside the one-hot.
+  /// field on nodes (targets and inputs: or graphs), no target is on nodes, or a node type of the data is
+  /// outside the one-hot; and what TargetFields::on_graphs throws.
   FieldSelection(const Dataset& dataset, const DataConfig& config, bool over_time);
 
   DataConfig config;
   bool over_time;
   std::vector<Input> inputs;
-  std::vector<FieldInfo> targets;
+  TargetFields targets;                 ///< on nodes
+  TargetFields graph_targets;           ///< on graphs, perhaps none
   std::vector<uint8_t> value_columns;   ///< by column of a state: 1 where its value is predicted
   std::optional<Input> world_position;  ///< the field data.world_position; absent: meshes do not move
   std::vector<FieldInfo> edges;         ///< the fields data.edge_inputs
   std::vector<Input> known_changes;     ///< known of the next frame at nodes of data.kinematic_types
   int64_t node_inputs = 0;              ///< columns that nodes read
-  int64_t outputs = 0;                  ///< columns of all targets
+  int64_t outputs = 0;                  ///< columns of the targets on nodes
 
   /// What the model predicts of a target.
   Quantity predicted_quantity(std::string_view target) const;
@@ -59,7 +63,7 @@ struct FieldSelection {
   bool reads(std::string_view field) const;
   /// Frames of a state before its current one.
   int64_t earlier_frames() const { return config.history - (second_change() ? 0 : 1); }
-  /// "velocity" or "velocity, pressure".
+  /// "velocity" or "velocity, pressure", of nodes and graphs.
   std::string target_names() const;
   /// Names of the inputs of nodes and edges that change over time and are not predicted: rollouts read them
   /// from the data.
@@ -81,7 +85,6 @@ struct FieldSelection {
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;
   /// Target fields at frame t side by side: [nodes, outputs].
-  void read_targets(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const;
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
   std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
   /// The state at frame t, from the data.

@@ -2,13 +2,13 @@
 // GraphRegression: numbers of whole graphs, such as the drag of a body or the energy of a molecule.
 #pragma once
 #include <meshgrad/train/learn/task/graph_task.h>
+#include <meshgrad/train/learn/task/target_fields.h>
 
 namespace meshgrad {
 
 class GraphRegression : public GraphTask {
  public:
-  /// data.targets are f32 fields on graphs, in none of the inputs. Throws what GraphTask throws, and
-  /// ConfigError for other targets.
+  /// data.targets are fields on graphs. Throws what GraphTask and TargetFields::on_graphs throw.
   GraphRegression(const Dataset& dataset, const Config& config);
 
   // What train/learn/task/task.h asks of every task.
@@ -29,7 +29,7 @@ class GraphRegression : public GraphTask {
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
   static double error_of(double mean);
-  std::vector<RankedMetric> metrics() const { return field_metrics(targets_); }
+  std::vector<RankedMetric> metrics() const { return targets_.metrics(); }
   std::vector<GivenTensor> given(const Batch& batch) const;
   GraphRegression for_validation() const { return *this; }
   Normalizers online_normalizers() const { return inputs_.online_normalizers(sizes.outputs); }
@@ -39,11 +39,7 @@ class GraphRegression : public GraphTask {
   PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
 
  private:
-  /// The targets side by side: [outputs].
-  std::vector<float> target_values(const TrajectoryView& view, int64_t frame) const;
-  Normalizer target_statistics() const;
-
-  std::vector<FieldInfo> targets_;
+  TargetFields targets_;
 };
 
 }  // namespace meshgrad

@@ -4,8 +4,6 @@
 #include <meshgrad/train/learn/task/mesh_dynamics.h>
 #include <meshgrad/train/learn/task/unrolled_loss.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,8 +12,9 @@ namespace meshgrad {
 MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames,
                            const LossConfig& loss)
     : mesh_(dataset, config, true, unroll_frames, loss) {
-  for (const FieldInfo& field : mesh_.fields.targets) {
-    if (!field.dynamic) {
+  for (const TargetFields* targets : {&mesh_.fields.targets, &mesh_.fields.graph_targets}) {
+    for (const FieldInfo& field : *targets) {
+      if (field.dynamic) continue;
       throw config_error("data.targets", "fields that change over time", field.name,
                          "name a dynamic field (see meshgrad info), or set task.name = \"steady_field\"");
     }
@@ -104,6 +103,12 @@ void MeshDynamics::write_further(const Batch& batch, std::string_view split,
     normalizers.nodes.normalize(node_rows.values());
     normalizers.targets.normalize(target_rows);
     node_rows.store();
+    if (mesh_.fields.graph_targets.empty()) continue;
+    const std::vector<float> graphs = mesh_.graph_rows(split, samples, frame);
+    const std::span<T> graph_rows = further.graph_target.template values<T>();
+    std::ranges::fill(graph_rows, T(0));
+    std::ranges::transform(graphs, graph_rows.begin(), [](float value) { return static_cast<T>(value); });
+    normalizers.graph_targets.normalize(graph_rows.first(graphs.size()));
   }
   const std::span<int32_t> source = batch.tensor("unroll.source").values<int32_t>();
   const std::span<T> ratio = batch.tensor("unroll.ratio").values<T>();
@@ -129,6 +134,9 @@ BatchLayout MeshDynamics::layout(const BatchShape& shape, DType dtype, BatchLayo
   layout.add("unroll.target", {rows, mesh_.fields.outputs}, accumulator_of(dtype), TensorRows::frames);
   layout.add("unroll.source", {mesh_.fields.node_inputs}, DType::i32);
   layout.add("unroll.ratio", {mesh_.fields.node_inputs}, accumulator_of(dtype));
+  if (const int64_t width = mesh_.fields.graph_targets.width; width > 0)
+    layout.add("unroll.graph_target", {(mesh_.predictions - 1) * unrolled_rows(shape.graphs), width},
+               accumulator_of(dtype));
   return layout;
 }
 
@@ -148,31 +156,6 @@ void MeshDynamics::write(const Batch& batch, std::string_view split, const std::
                      [&]<class T>() { write_further<T>(batch, split, samples, normalizers, scratch); });
   }
   mesh_.check_read(split, samples);
-}
-
-LossTerms MeshDynamics::loss(Tape& tape, const Model& model, const Batch& batch,
-                             const Recomputation& recomputation) const {
-  UnrolledFrames frames{.count = mesh_.predictions,
-                        .second_change = mesh_.fields.second_change(),
-                        .form = mesh_.loss.form(batch),
-                        .penalty = {}};
-  if (mesh_.loss.penalises()) frames.penalty = mesh_.loss.penalty(batch);
-  const Tensor missing = mesh_.world.find(tape.runtime(), batch);
-  LossTerms terms = unrolled_loss(tape, model, batch, frames, recomputation);
-  terms.missing = missing;
-  return terms;
-}
-
-std::vector<GivenTensor> MeshDynamics::given(const Batch& batch) const {
-  const Rows rows = batch.graph.node_rows();
-  const Tensor& mask = batch.tensor("mask");
-  std::vector<GivenTensor> tensors{{"target", batch.tensor("target"), rows, mask}};
-  for (int64_t frame = 1; frame < mesh_.predictions; ++frame) {
-    const UnrolledFrame further = unrolled_frame(batch, frame);
-    tensors.push_back({fmt::format("node features of unrolled step {}", frame), further.nodes, rows, {}});
-    tensors.push_back({fmt::format("target of unrolled step {}", frame), further.target, rows, mask});
-  }
-  return tensors;
 }
 
 }  // namespace meshgrad

@@ -22,19 +22,18 @@ class MeshDynamics {
 
   // What train/learn/task/task.h asks of every task.
   const MeshTask& mesh() const { return mesh_; }
-  /// Beside what MeshTask::layout has: with further frames "unroll.nodes", "unroll.target", "unroll.source"
-  /// and "unroll.ratio" (unrolled_loss.h).
+  /// Beside what MeshTask::layout has: with further frames "unroll.nodes", "unroll.target", "unroll.source",
+  /// "unroll.ratio" and with targets on graphs "unroll.graph_target" (unrolled_loss.h).
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   /// Writes a training batch into `batch`, whose tensors lie on the host and are large enough. With `learn`,
   /// statistics of the first frame are added to the normalisers before they are applied. Noise is in the
   /// first frame alone; the further frames are the data's.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// Sum over frames and predicted nodes of what their normalised errors cost, and the penalty. With further
-  /// frames, relative_l2 takes the target of the first.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
-  std::vector<GivenTensor> given(const Batch& batch) const;
+                 const Recomputation& recomputation) const {
+    return mesh_.loss_of(tape, model, batch, recomputation);
+  }
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   MeshDynamics for_validation() const { return MeshDynamics(mesh_.for_validation()); }
 

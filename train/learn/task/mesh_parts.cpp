@@ -188,13 +188,12 @@ Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphB
   return gather_rows(*ranks_, prediction, parts, whole.nodes);
 }
 
-Model model_giving(const Model& model, const Variable& prediction) {
+Model model_giving(const Model& model, const Values& prediction) {
   Model giving;
   giving.parameters = model.parameters;
   giving.stages.push_back(
-      {"prediction", false, [prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values&) {
-         return Values{prediction};
-       }});
+      {"prediction", false,
+       [prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values&) { return prediction; }});
   return giving;
 }
 

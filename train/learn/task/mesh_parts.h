@@ -83,7 +83,7 @@ class MeshParts {
 };
 
 /// A model whose prediction is known: a task's loss then compares that.
-Model model_giving(const Model& model, const Variable& prediction);
+Model model_giving(const Model& model, const Values& prediction);
 
 /// The meshes of samples, in their order.
 std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,

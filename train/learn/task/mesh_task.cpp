@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/task/displacements.h>
 #include <meshgrad/train/learn/task/evaluation.h>
 #include <meshgrad/train/learn/task/mesh_task.h>
+#include <meshgrad/train/learn/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -70,7 +71,9 @@ MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time
       sizes{.node_inputs = fields.node_inputs,
             .edge_inputs = {edge_inputs(fields, data.dim())},
             .edge_set_names = {std::string(kMeshEdges)},
-            .outputs = fields.outputs},
+            .outputs = fields.outputs,
+            .graph_outputs = fields.graph_targets.width,
+            .graph_starts = !fields.graph_targets.empty()},
       predictions(predicted),
       loss(counts) {
   for (const FieldInfo& field : fields.edges) {
@@ -156,6 +159,8 @@ TaskDescription MeshTask::describe() const {
                                                           : "second change of ";
     text.outputs.push_back({of + target.name, target.components});
   }
+  for (const FieldInfo& target : fields.graph_targets)
+    text.outputs.push_back({"of the mesh: " + target.name, target.components});
   return text;
 }
 
@@ -190,7 +195,46 @@ BatchLayout MeshTask::layout(const BatchShape& shape, DType dtype, BatchLayout::
   layout.add("target", {shape.nodes, fields.outputs}, accumulator_of(dtype), TensorRows::nodes);
   layout.add("mask", {shape.nodes}, DType::u8, TensorRows::nodes);
   loss.add_to(layout, fields.outputs);
+  if (fields.graph_targets.empty()) return layout;
+  const int64_t width = fields.graph_targets.width;
+  layout.add("graph_target", {shape.graphs, width}, accumulator_of(dtype), TensorRows::graphs);
+  layout.add("graph_mask", {shape.graphs}, DType::u8, TensorRows::graphs);
+  layout.add("graph_rows", {shape.graphs}, accumulator_of(dtype), TensorRows::graphs);
+  layout.add("graph_columns", {width}, accumulator_of(dtype));
   return layout;
+}
+
+LossTerms MeshTask::loss_of(Tape& tape, const Model& model, const Batch& batch,
+                            const Recomputation& recomputation) const {
+  UnrolledFrames frames{
+      .count = predictions, .second_change = fields.second_change(), .form = loss.form(batch)};
+  if (loss.penalises()) frames.penalty = loss.penalty(batch);
+  if (!fields.graph_targets.empty()) {
+    frames.graphs = loss.form(batch);
+    frames.graphs->row_weights = batch.tensor("graph_rows");
+    frames.graphs->column_weights = batch.tensor("graph_columns");
+  }
+  const Tensor missing = world.find(tape.runtime(), batch);
+  LossTerms terms = unrolled_loss(tape, model, batch, frames, recomputation);
+  terms.missing = missing;
+  return terms;
+}
+
+std::vector<GivenTensor> MeshTask::given(const Batch& batch) const {
+  const Rows rows = batch.graph.node_rows();
+  const Tensor& mask = batch.tensor("mask");
+  std::vector<GivenTensor> tensors{{"target", batch.tensor("target"), rows, mask}};
+  const auto add_graphs = [&](const std::string& name, const Tensor& target) {
+    if (target.defined()) tensors.push_back({name, target, Rows(target.rows()), batch.tensor("graph_mask")});
+  };
+  if (batch.has("graph_target")) add_graphs("target of graphs", batch.tensor("graph_target"));
+  for (int64_t frame = 1; frame < predictions; ++frame) {
+    const UnrolledFrame further = unrolled_frame(batch, frame);
+    tensors.push_back({fmt::format("node features of unrolled step {}", frame), further.nodes, rows, {}});
+    tensors.push_back({fmt::format("target of unrolled step {}", frame), further.target, rows, mask});
+    add_graphs(fmt::format("target of graphs of unrolled step {}", frame), further.graph_target);
+  }
+  return tensors;
 }
 
 int64_t MeshTask::predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const {
@@ -208,7 +252,8 @@ Normalizers MeshTask::online_normalizers() const {
   return {Normalizer(static_cast<size_t>(sizes.node_inputs)),
           Normalizer(static_cast<size_t>(sizes.edge_inputs.front())),
           Normalizer(static_cast<size_t>(sizes.outputs)),
-          Normalizer(static_cast<size_t>(world.any() ? world.inputs() : 0))};
+          Normalizer(static_cast<size_t>(world.any() ? world.inputs() : 0)),
+          Normalizer(static_cast<size_t>(sizes.graph_outputs))};
 }
 
 Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
@@ -232,7 +277,8 @@ Normalizers MeshTask::dataset_normalizers(const NoiseOptions& noise) const {
   edges.add(dataset.edge_stats());
   for (const FieldInfo& field : fields.edges) edges.add(dataset.field_stats(field.name));
   if (world.any()) near.add(displacement_stats(dataset, fields.moving(), world.options()));
-  return {nodes.normalizer(), edges.normalizer(), target_normalizer(*this, noise), near.normalizer()};
+  return {nodes.normalizer(), edges.normalizer(), target_normalizer(*this, noise), near.normalizer(),
+          fields.graph_targets.statistics(dataset)};
 }
 
 FieldStatistics MeshTask::predicted_stats(const std::string& field, Quantity which) const {
@@ -291,7 +337,7 @@ std::vector<float> MeshTask::mean_values(const MeshView& mesh) const {
   for (const int32_t type : mesh.node_type) {
     const auto [found, added] = means.try_emplace(type);
     std::vector<float>& mean = found->second;
-    for (const FieldInfo& target : added ? fields.targets : std::vector<FieldInfo>()) {
+    for (const FieldInfo& target : added ? fields.targets.fields : std::vector<FieldInfo>()) {
       // A type that the training split does not have gets the mean over all nodes.
       FieldStatistics of_type = dataset.field_stats(target.name, NodeTypeSet{type});
       if (of_type.count == 0) of_type = dataset.field_stats(target.name);
@@ -337,7 +383,7 @@ ComparedErrors MeshTask::compare(const Stream& stream, std::string_view split, c
   const std::span<const int32_t> types = view.mesh().node_type;
   const Normalizer spread = target_normalizer(*this, {});
   const std::vector<float> expected = baseline_output(view, sample.frame);
-  const std::vector<double> columns = loss.column_weights(fields);
+  const std::vector<double> columns = loss.column_weights(fields.targets);
   const Tensor target = to_host(batch.tensor("target"), stream);
   const auto width = static_cast<size_t>(fields.outputs);
   ComparedErrors sums;

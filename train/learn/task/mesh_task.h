@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/task/best_metric.h>
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
+#include <meshgrad/train/learn/task/recomputation.h>
 #include <meshgrad/train/learn/task/training_loss.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
@@ -56,12 +57,16 @@ class MeshTask {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
   DataError no_loss() const;
-  std::vector<RankedMetric> metrics() const { return field_metrics(fields.targets); }
+  std::vector<RankedMetric> metrics() const;
   /// Compares the prediction of one sample, rows [nodes, outputs] on the host, with the sample's rows of a
   /// batch without noise, and what the baseline predicts. Nothing for meshes in memory, which have no
   /// statistics.
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;
+  /// The same of its targets on graphs, from their row [1, graph_outputs] of a prediction; of a sample
+  /// without time, or of a frame to the next. They weigh as in the loss.
+  ComparedErrors compare_graph(std::string_view split, const Sample& sample, const Tensor& row,
+                               const Normalizers& normalizers) const;
   static double error_of(double mean) { return std::sqrt(mean); }
   /// Empty normalisers, that learn from batches.
   Normalizers online_normalizers() const;
@@ -77,8 +82,20 @@ class MeshTask {
   /// The fewest frames of a trajectory that has a sample.
   int64_t least_frames() const { return fields.over_time ? predictions + fields.earlier_frames() + 1 : 1; }
   /// The model's inputs, "target" [nodes, outputs] in the accumulator of `dtype`, "mask" u8 [nodes], and what
-  /// TrainingLoss adds.
+  /// TrainingLoss adds. With targets on graphs also "graph_target" [graphs, graph_outputs], "graph_mask" u8
+  /// [graphs], and the weights "graph_rows" [graphs] and "graph_columns" [graph_outputs].
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
+  /// Writes these of targets on graphs. A graph weighs as much as its predicted nodes together.
+  void write_graph_targets(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                           Normalizers& normalizers, bool learn) const;
+  /// Their rows in units, [graphs, graph_outputs], of what the `frame`-th prediction of each sample leads to.
+  std::vector<float> graph_rows(std::string_view split, const std::vector<Sample>& samples,
+                                int64_t frame = 0) const;
+  /// Sum over predictions and predicted nodes of what their normalised errors cost, over graphs likewise, and
+  /// the penalty. With further predictions, relative_l2 takes the target of the first.
+  LossTerms loss_of(Tape& tape, const Model& model, const Batch& batch,
+                    const Recomputation& recomputation) const;
+  std::vector<GivenTensor> given(const Batch& batch) const;
   int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
   /// Throws DataError when pages of these samples were lost.
   void check_read(std::string_view split, const std::vector<Sample>& samples) const;

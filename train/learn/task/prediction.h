@@ -36,9 +36,11 @@ struct RolloutOptions {
 /// A frame of a rollout. After the last frame of the data there is no truth: it is empty, and boundary
 /// values and the inputs that are not predicted are those of the data's last frame.
 struct RolloutFrame {
-  int64_t t = 0;                    ///< frame of the trajectory, from 1
-  const std::vector<float>& ours;   ///< [nodes, outputs]
-  const std::vector<float>& truth;  ///< likewise, or empty
+  int64_t t = 0;                          ///< frame of the trajectory, from 1
+  const std::vector<float>& ours;         ///< [nodes, outputs]
+  const std::vector<float>& truth;        ///< likewise, or empty
+  const std::vector<float>& graphs;       ///< targets on graphs, [graph_outputs]
+  const std::vector<float>& graph_truth;  ///< likewise, or empty
 };
 
 /// Errors of one field over all its components, in its unit.

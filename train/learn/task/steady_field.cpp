@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/steady_field.h>
@@ -56,20 +55,6 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
                    });
   mesh_.loss.write(batch, mesh_, split, samples, noise.seed);
   mesh_.check_read(split, samples);
-}
-
-LossTerms SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
-                            const Recomputation& recomputation) const {
-  const Tensor missing = mesh_.world.find(tape.runtime(), batch);
-  const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum = ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask"),
-                                        mesh_.loss.form(batch))
-                           .sum;
-  return {.sum = sum, .penalty = {}, .missing = missing};
-}
-
-std::vector<GivenTensor> SteadyField::given(const Batch& batch) const {
-  return {{"target", batch.tensor("target"), batch.graph.node_rows(), batch.tensor("mask")}};
 }
 
 }  // namespace meshgrad

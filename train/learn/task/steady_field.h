@@ -20,10 +20,10 @@ class SteadyField {
   /// nodes of the types data.noise_types; targets stay.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// Sum over predicted nodes of what their normalised errors cost.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
-  std::vector<GivenTensor> given(const Batch& batch) const;
+                 const Recomputation& recomputation) const {
+    return mesh_.loss_of(tape, model, batch, recomputation);
+  }
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   SteadyField for_validation() const { return SteadyField(mesh_.for_validation()); }
 

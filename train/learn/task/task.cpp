@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/task.h>
 
@@ -23,10 +24,31 @@ Task make_any_task(const Config& config, const Dataset& dataset) {
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
 }
 
+/// Of tasks on meshes: keys that are for targets on graphs, and what cannot predict them.
+void check_graph_targets(const Config& config, const TargetFields& targets) {
+  const GraphPool pool = config.model.pool;
+  if (targets.empty()) {
+    if (pool != ModelConfig().pool)
+      throw config_error("model.pool", "\"mean\" where no target is on graphs", toml_quoted(name_of(pool)),
+                         "remove it, or name a field on graphs in data.targets");
+    return;
+  }
+  if (config.model.name != ModelName::mesh_graph_net)
+    throw config_error("model.name",
+                       "\"mesh_graph_net\" for targets on graphs beside fields on nodes: " + targets.names(),
+                       toml_quoted(name_of(config.model.name)),
+                       "set it, or task.name = \"graph_regression\", which predicts graphs alone");
+  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn > 1)
+    throw config_error("ranks.partition, ranks.parts_in_turn",
+                       "whole meshes for targets on graphs: " + targets.names(), "meshes that are cut",
+                       "leave them out, or remove these targets");
+}
+
 }  // namespace
 
 Task make_task(const Config& config, const Dataset& dataset) {
   Task task = make_any_task(config, dataset);
+  if (const MeshTask* mesh = task.find_mesh()) check_graph_targets(config, mesh->fields.graph_targets);
   best_metric_of(config, task.metrics());
   return task;
 }

@@ -139,7 +139,7 @@ class Task {
   }
   /// The task's own tensors of a batch, for the search for non-finite values.
   std::vector<GivenTensor> given(const Batch& batch) const {
-    return visit([&](const auto& task) { return task.given(batch); });
+    return visit_shared([&](const auto& task) { return task.given(batch); });
   }
   /// The task whose loss validation reports: without unrolling, sampled nodes and penalties.
   Task for_validation() const {

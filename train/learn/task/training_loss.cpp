@@ -71,9 +71,9 @@ void TrainingLoss::add_to(BatchLayout& layout, int64_t outputs) const {
   if (weighs_columns()) layout.add(kColumns, {outputs}, dtype);
 }
 
-std::vector<double> TrainingLoss::column_weights(const FieldSelection& fields) const {
+std::vector<double> TrainingLoss::column_weights(const TargetFields& targets) const {
   std::vector<double> weights;
-  for (const FieldInfo& field : fields.targets) {
+  for (const FieldInfo& field : targets) {
     const double weight =
         config_.field_weights.empty() ? config_.weight : number_of(config_.field_weights, field.name, 1.0);
     weights.resize(weights.size() + static_cast<size_t>(field.components), weight);
@@ -86,7 +86,7 @@ void TrainingLoss::write(const Batch& batch, const MeshTask& task, std::string_v
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     if (weighs_rows()) write_rows<T>(batch, task, split, samples, seed);
     if (!weighs_columns()) return;
-    const std::vector<double> weights = column_weights(task.fields);
+    const std::vector<double> weights = column_weights(task.fields.targets);
     std::transform(weights.begin(), weights.end(), batch.tensor(kColumns).template data<T>(),
                    [](double weight) { return static_cast<T>(weight); });
   });
@@ -96,7 +96,7 @@ template <class T>
 void TrainingLoss::write_rows(const Batch& batch, const MeshTask& task, std::string_view split,
                               const std::vector<Sample>& samples, uint64_t seed) const {
   const auto width = static_cast<size_t>(task.fields.outputs);
-  const std::vector<double> columns = column_weights(task.fields);
+  const std::vector<double> columns = column_weights(task.fields.targets);
   const T* target = batch.tensor("target").data<T>();
   T* rows = batch.tensor(kRows).data<T>();
   std::vector<double> chosen;

@@ -17,8 +17,8 @@
 
 namespace meshgrad {
 
-struct FieldSelection;
 class MeshTask;
+struct TargetFields;
 
 /// Of N nodes the n that count in this use of a sample: in `weights` N/n there, 0 elsewhere. A function of
 /// its arguments alone, every subset equally likely. n is the nearest integer to fraction * N, at least 1.
@@ -41,7 +41,7 @@ class TrainingLoss {
   double weight(const MeshTask& task, std::string_view split, const std::vector<Sample>& samples) const;
   double type_weight(int64_t type) const;
   /// By column of the targets.
-  std::vector<double> column_weights(const FieldSelection& fields) const;
+  std::vector<double> column_weights(const TargetFields& targets) const;
   LossForm form(const Batch& batch) const;
   /// Whether the predicted change is penalised, and how.
   bool penalises() const { return config_.change_penalty > 0.0; }

@@ -32,9 +32,21 @@ void add_penalty(Tape& tape, const std::optional<LossForm>& form, const Variable
   loss.penalty = ops::masked_loss(tape, loss.penalty, {prediction}, mask, *form).sum;
 }
 
+/// Of targets on graphs, which are the second value.
+Variable graph_error(Tape& tape, const Values& values, const Tensor& target, const Batch& batch) {
+  return ops::accumulate_error(tape, {}, values[1], target, batch.tensor("graph_mask"));
+}
+
+/// Adds what their errors cost.
+void add_graphs(Tape& tape, const std::optional<LossForm>& form, const Variable& error, const Batch& batch,
+                LossTerms& loss) {
+  if (form) loss.sum = ops::masked_loss(tape, loss.sum, {error}, batch.tensor("graph_mask"), *form).sum;
+}
+
 /// What a frame gives.
 struct Predicted {
   Variable error;   ///< of the state after it
+  Variable graphs;  ///< of targets on graphs, where there are any
   Variable output;  ///< of the model, where it has a penalty
 };
 
@@ -66,6 +78,7 @@ class FrameRuns {
         state.position = error;
       }
       state.loss.sum = ops::masked_loss(tape, state.loss.sum, {error}, mask, frames_.form).sum;
+      add_graphs(tape, frames_.graphs, predicted.graphs, *batch_, state.loss);
       add_penalty(tape, frames_.penalty, predicted.output, mask, state.loss);
       if (errors != nullptr) errors->push_back(error.value());
     }
@@ -89,30 +102,32 @@ class FrameRuns {
   Predicted predict(Tape& tape, int64_t frame, const Variable& before) const {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
     const Span span(name(frame), "stage");
-    const Tensor& mask = batch_->tensor("mask");
     if (frame == 0) {
       const Values values = forward(*model_, tape, batch_->graph, *stages_);
-      return predicted(ops::accumulate_error(tape, {}, values.front(), batch_->tensor("target"), mask),
-                       values.front());
+      return predicted(tape, {}, values, batch_->tensor("target"),
+                       frames_.graphs ? batch_->tensor("graph_target") : Tensor());
     }
     const UnrolledFrame data = unrolled_frame(*batch_, frame);
     Values inputs = input_values(tape, batch_->graph);
     inputs.front() = ops::add_columns(tape, data.nodes, before, batch_->tensor("unroll.source"),
                                       batch_->tensor("unroll.ratio"));
     const Values values = forward(*model_, tape, batch_->graph, inputs, *stages_);
-    return predicted(ops::accumulate_error(tape, before, values.front(), data.target, mask), values.front());
+    return predicted(tape, before, values, data.target, data.graph_target);
   }
   /// An output that nothing reads is not kept.
-  Predicted predicted(const Variable& error, const Variable& output) const {
-    return {error, frames_.penalty ? output : Variable()};
+  Predicted predicted(Tape& tape, const Variable& before, const Values& values, const Tensor& target,
+                      const Tensor& graph_target) const {
+    return {ops::accumulate_error(tape, before, values.front(), target, batch_->tensor("mask")),
+            frames_.graphs ? graph_error(tape, values, graph_target, *batch_) : Variable(),
+            frames_.penalty ? values.front() : Variable()};
   }
   Predicted predict_recomputed(Tape& tape, int64_t frame, const Variable& before) const {
     const auto segment = [frames = *this, frame](Tape& inner, const Variables& inside) {
       const Predicted predicted = frames.predict(inner, frame, inside.front());
-      return predicted.output ? Variables{predicted.error, predicted.output} : Variables{predicted.error};
+      return Variables{predicted.error, predicted.graphs, predicted.output};
     };
     const Variables outputs = checkpoint(tape, name(frame), segment, {before});
-    return {outputs.front(), outputs.size() > 1 ? outputs[1] : Variable()};
+    return {outputs[0], outputs[1], outputs[2]};
   }
 
   const Model* model_;
@@ -132,8 +147,13 @@ int64_t unrolled_rows(int64_t nodes) {
 UnrolledFrame unrolled_frame(const Batch& batch, int64_t frame) {
   const int64_t begin = (frame - 1) * unrolled_rows(batch.graph.nodes);
   const int64_t end = begin + batch.graph.nodes;
-  return {batch.tensor("unroll.nodes").row_range(begin, end),
-          batch.tensor("unroll.target").row_range(begin, end)};
+  UnrolledFrame data{batch.tensor("unroll.nodes").row_range(begin, end),
+                     batch.tensor("unroll.target").row_range(begin, end)};
+  if (batch.has("unroll.graph_target")) {
+    const int64_t graphs = batch.tensor("graph_target").rows(), first = (frame - 1) * unrolled_rows(graphs);
+    data.graph_target = batch.tensor("unroll.graph_target").row_range(first, first + graphs);
+  }
+  return data;
 }
 
 LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
@@ -144,6 +164,9 @@ LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, cons
     const Values values = forward(model, tape, batch.graph, recomputation.stages);
     const Tensor& mask = batch.tensor("mask");
     LossTerms loss{ops::masked_loss(tape, values.front(), batch.tensor("target"), mask, frames.form).sum, {}};
+    if (frames.graphs)
+      add_graphs(tape, frames.graphs, graph_error(tape, values, batch.tensor("graph_target"), batch), batch,
+                 loss);
     add_penalty(tape, frames.penalty, values.front(), mask, loss);
     return loss;
   }

@@ -14,7 +14,9 @@
 // Tensors of the batch (batch_layout.h): "target" [nodes, outputs], "mask" u8 [nodes]; for the frames after
 // the first "unroll.nodes" [(frames - 1) * unrolled_rows(nodes), node_inputs] and "unroll.target" likewise,
 // both from the data; "unroll.source" i32 [node_inputs], the output that an input follows, or -1; and
-// "unroll.ratio" [node_inputs], how much of a normalised input one normalised output is.
+// "unroll.ratio" [node_inputs], how much of a normalised input one normalised output is. With targets on
+// graphs "graph_target" [graphs, graph_outputs], "graph_mask" u8 [graphs], and of the frames after the first
+// "unroll.graph_target" [(frames - 1) * unrolled_rows(graphs), graph_outputs].
 #pragma once
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
@@ -30,12 +32,14 @@ struct UnrolledFrames {
       false;           ///< outputs change a velocity; the position's error is the accumulated velocity error
   LossForm form = {};  ///< how errors count
   std::optional<LossForm> penalty = {};  ///< how the predictions themselves do
+  std::optional<LossForm> graphs = {};   ///< how errors of targets on graphs do
 };
 
 /// Data of a frame after the first.
 struct UnrolledFrame {
-  Tensor nodes;   ///< [nodes, node_inputs]
-  Tensor target;  ///< [nodes, outputs]
+  Tensor nodes;           ///< [nodes, node_inputs]
+  Tensor target;          ///< [nodes, outputs]
+  Tensor graph_target{};  ///< [graphs, graph_outputs], where there are any
 };
 /// Rows of a frame in the "unroll." tensors, padded so that each frame begins at a multiple of 256 bytes.
 int64_t unrolled_rows(int64_t nodes);
@@ -43,9 +47,10 @@ int64_t unrolled_rows(int64_t nodes);
 UnrolledFrame unrolled_frame(const Batch& batch, int64_t frame);
 
 /// Sum over frames of the squared errors of predicted nodes, in standard deviations of the target, or what
-/// `form` makes of them, and of the penalties; for one frame the masked loss of the prediction. `errors`,
-/// where it is given, gets each frame's errors, [nodes, outputs]: then there must be several frames, and no
-/// recomputed sequences. Model, batch and `recomputation` must outlive the tape's entries.
+/// `form` makes of them, of graphs likewise, and of the penalties; for one frame the masked loss of the
+/// prediction. `errors`, where it is given, gets each frame's errors, [nodes, outputs]: then there must be
+/// several frames, and no recomputed sequences. Model, batch and `recomputation` must outlive the tape's
+/// entries.
 LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
                         const Recomputation& recomputation, std::vector<Tensor>* errors = nullptr);
 

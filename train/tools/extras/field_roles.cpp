@@ -138,6 +138,7 @@ std::vector<int64_t> types_to_predict(const Dataset& dataset, const std::vector<
     const auto number = static_cast<int32_t>(type);
     const bool predicted =
         counts[type] > 0 && std::ranges::any_of(targets, [&](const std::string& target) {
+          if (dataset.field(target).on != FieldOn::node) return false;
           const FieldStatistics values = dataset.field_stats(target, NodeTypeSet{number},
                                                              over_time ? Quantity::change : Quantity::value);
           const auto differs = [](double value) { return value != 0.0; };

@@ -118,7 +118,7 @@ class Guess {
     std::vector<FieldInfo> moving, still, conditions;
     for (const FieldInfo& field : dataset_.fields()) {
       if (field.dtype != DType::f32) continue;
-      if (field.on == FieldOn::graph) conditions.push_back(field);
+      if (field.on == FieldOn::graph && !contains(targets_, field.name)) conditions.push_back(field);
       if (field.on == FieldOn::edge && !field.dynamic && varies(field, Quantity::value)) {
         first_.config.data.edge_inputs.push_back(field.name);
         reason("data.edge_inputs", "static float fields on edges");
@@ -241,7 +241,9 @@ class Guess {
           "add the known values as a field: boundary values, sources, a Reynolds number");
     }
     data.inputs = names_of(conditions);
-    data.targets.clear();
+    data.targets = targets_;
+    const auto on_nodes = [&](const auto& name) { return dataset_.field(name).on != FieldOn::graph; };
+    std::erase_if(data.targets, on_nodes);
     reason("data.inputs", "what is known before the solution");
     reason("data.targets", "what the model predicts");
     const bool told = std::ranges::any_of(fields, &FieldInfo::dynamic) &&
@@ -260,8 +262,7 @@ class Guess {
       if (!role.why.empty()) why.push_back(field.name + ": " + role.why);
     }
     if (!targets_.empty() && (data.targets.size() != targets_.size() || data.inputs.empty())) {
-      throw config_error("--targets",
-                         "some of the fields on nodes, each once, and others to predict them from",
+      throw config_error("--targets", "some of the fields on nodes, each once, and others to predict from",
                          listed(targets_), "choose from " + listed(names_of(fields)));
     }
     if (!unknown.empty() || data.targets.empty() || data.inputs.empty()) {

@@ -3,10 +3,12 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config.h>
 #include <meshgrad/train/learn/task/field_selection.h>
+#include <meshgrad/train/learn/task/graph_task.h>
 #include <meshgrad/train/tools/program/boundary_table.h>
 #include <meshgrad/train/tools/program/new_data.h>
 #include <meshgrad/train/tools/program/prediction_folder.h>
 #include <meshgrad/train/tools/program/seen_ranges.h>
+#include <meshgrad/train/tools/program/table_files.h>
 #include <meshgrad/train/tools/program/vtu.h>
 
 #include <fmt/format.h>
@@ -229,7 +231,9 @@ class NewTrajectory {
     const DataConfig& config = predictor_.config().data;
     if (config.kinematic_types.empty()) return {};
     if (!config.world_position.empty()) return {config.world_position};
-    return config.targets;
+    std::vector<std::string> names;
+    for (const FieldInfo& target : predictor_.targets()) names.push_back(target.name);
+    return names;
   }
 
  private:
@@ -338,9 +342,15 @@ class NewDataWriter {
                                  : named ? names[static_cast<size_t>(i)]
                                          : std::string(trajectory.name());
         fields.over_time() ? roll_out(on, names_.take(name)) : predict(on, name);
+        ++number_;
         if (!fields.over_time() && options_.progress) options_.progress(++done, total);
       }
       data.check_unchanged();
+    }
+    if (!graphs_.groups.empty()) {
+      drop_first_frames(graphs_);
+      const TableFiles table = write_table(graphs_, "new data", options_.directory);
+      for (const fs::path& path : {table.csv, table.npz}) files_.files.push_back({"meshes", path, number_});
     }
     seen_.note(options_.trained ? options_.trained->ranges : std::nullopt, notes_);
     files_.notes.assign(notes_.begin(), notes_.end());
@@ -363,6 +373,7 @@ class NewDataWriter {
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       on.set(t);
       predictor_.predict();
+      add_graph_row(graphs_, predictor_, number_, t);
       const std::string frame = trajectory.frames() > 1 ? fmt::format("_{:05}", t) : "";
       const fs::path stem = options_.directory / names_.take(name, frame);
       const fs::path file = options_.outputs.vtu ? fs::path(stem.string() + ".vtu") : fs::path();
@@ -427,6 +438,7 @@ class NewDataWriter {
         if (step > 1 && input.dynamic && !on.fields().is_target(input.name)) on.set_input(input.name, t - 1);
       on.set_next(t - 1);
       predictor_.predict();
+      add_graph_row(graphs_, predictor_, number_, t);
       on.set_boundary(t, static_cast<double>(step) * dt, options_.boundary, table_ ? &*table_ : nullptr);
       write(step);
       if (options_.progress) options_.progress(step, steps);
@@ -467,6 +479,8 @@ class NewDataWriter {
   std::vector<fs::path> inputs_;
   std::set<std::string> notes_;
   SeenRanges seen_;
+  PredictedTable graphs_;  // by number of the mesh
+  int64_t number_ = 0;
   NewDataFiles files_;
 };
 

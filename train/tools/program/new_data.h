@@ -55,9 +55,10 @@ struct NewDataFiles {
 /// Predicts on every trajectory of all `data`, of which the model's inputs and, over time, its targets in the
 /// first frames are read. Files are named after the source; no file of `data` is replaced. Fields are the
 /// targets, and node_type; at nodes that are not predicted, of steady fields that the data does not have,
-/// they are nan. Throws DataError for fields, units, node types or dimensions that are not those of the
-/// model, for fewer frames than it reads or `boundary` needs, and for a probe that is in none of the meshes;
-/// ConfigError for `steps` that nothing says.
+/// they are nan. Targets on graphs are in write_table's files, by the number of the mesh. Throws DataError
+/// for fields, units, node types or dimensions that are not those of the model, for fewer frames than it
+/// reads or `boundary` needs, and for a probe that is in none of the meshes; ConfigError for `steps` that
+/// nothing says.
 NewDataFiles predict_new_data(MeshPredictor& predictor, std::span<const NewData> data,
                               const NewDataOptions& options);
 

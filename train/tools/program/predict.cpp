@@ -39,6 +39,7 @@ std::string to_json(const PredictionFiles& files, const std::string& directory) 
   for (size_t i = 0; i < files.meshes.size(); ++i)
     json["files"].push_back({{"source", files.sources[i]}, {"file", files.meshes[i].string()}});
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
+  if (!files.graphs.empty()) json["graphs"] = files.graphs.string();
   return json.dump(2) + "\n";
 }
 
@@ -48,6 +49,7 @@ std::string to_text(const PredictionFiles& files, const std::string& directory) 
                      errors_header("field") + errors_lines(files.fields) +
                      baseline_notes(files.baseline, files.fields);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
+  if (!files.graphs.empty()) text += fmt::format("graphs    {}\n", files.graphs.string());
   return text;
 }
 

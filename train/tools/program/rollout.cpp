@@ -40,6 +40,7 @@ std::string to_json(const RolloutFiles& files) {
                               {"boundary", files.boundary == RolloutBoundary::data ? "data" : "initial"},
                               {"inputs_from_data", files.inputs_from_data}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
+  if (!files.graphs.empty()) json["graphs"] = files.graphs.string();
   return json.dump(2) + "\n";
 }
 
@@ -47,6 +48,7 @@ std::string to_text(const RolloutFiles& files) {
   std::string text = fmt::format("{}\nseries    {}  (open in ParaView)\n", counted(files.steps, "step"),
                                  files.series.string());
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
+  if (!files.graphs.empty()) text += fmt::format("graphs    {}\n", files.graphs.string());
   text += "\n" + errors_header("rollout, over these steps") +
           errors_lines(files.fields,
                        files.compared == 1 ? "step 1" : fmt::format("steps 1 to {}", files.compared));

@@ -4,6 +4,7 @@
 #include <meshgrad/train/tools/program/field_frame.h>
 #include <meshgrad/train/tools/program/prediction_folder.h>
 #include <meshgrad/train/tools/program/rollout_files.h>
+#include <meshgrad/train/tools/program/table_files.h>
 #include <meshgrad/train/tools/program/vtu.h>
 
 #include <fmt/format.h>
@@ -38,6 +39,16 @@ fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFr
   return path;
 }
 
+/// Of targets on graphs.
+PredictedTable table_of(const MeshTask& task) {
+  return {.rows = "graph", .groups = task.fields.graph_targets.columns()};
+}
+
+fs::path write_graphs(const MeshTask& task, const PredictedTable& table, const fs::path& directory) {
+  if (table.groups.empty()) return {};
+  return write_table(table, task.dataset.path().string(), directory).csv;
+}
+
 class RolloutWriter {
  public:
   RolloutWriter(const MeshTask& task, const RolloutFilesOptions& options, const TrajectoryView& trajectory)
@@ -61,6 +72,7 @@ class RolloutWriter {
   void start() {
     const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
     start_ = task_.fields.target_values(trajectory_, t);
+    graph_start_ = task_.fields.graph_targets.row(trajectory_, t);
     write_frame(split_fields(task_.fields, start_, start_), start_, t);
   }
 
@@ -71,14 +83,18 @@ class RolloutWriter {
     if (!frame.truth.empty()) {
       if (picture_steps_.contains(files_.steps)) draw(fields, time_of(frame.t));
       ++files_.compared;
-      errors_.add(frame.ours, frame.truth, mask_, start_);
+      errors_.nodes.add(frame.ours, frame.truth, mask_, start_);
+      errors_.add_graph(frame.graphs, frame.graph_truth, graph_start_);
     }
+    const std::vector<double> row(frame.graphs.begin(), frame.graphs.end());
+    task_.fields.graph_targets.add_row(table_, {options_.trajectory, frame.t, 0}, row);
     if (options_.progress) options_.progress(files_.steps, total_);
   }
 
   RolloutFiles finish() {
     files_.series = options_.directory / kSeries;
     write_pvd(files_.series, entries_);
+    files_.graphs = write_graphs(task_, table_, options_.directory);
     files_.fields = errors_.fields();
     return files_;
   }
@@ -124,8 +140,9 @@ class RolloutWriter {
   int64_t total_;
   std::set<int64_t> picture_steps_;
   std::vector<uint8_t> mask_;
-  std::vector<float> start_;
-  FieldErrors errors_;
+  std::vector<float> start_, graph_start_;
+  TargetErrors errors_;
+  PredictedTable table_ = table_of(task_);
   std::vector<PvdEntry> entries_;
   RolloutFiles files_;
 };
@@ -190,7 +207,9 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     });
   }
   constexpr int64_t kPictures = 4;
-  FieldErrors errors(task);
+  TargetErrors errors(task);
+  PredictedTable table = table_of(task);
+  const std::vector<float> graph_means = selection.graph_targets.means(task.dataset);
   PredictionFiles files;
   const int64_t all = predictor.dataset().size(options.split);
   const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
@@ -200,10 +219,13 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     const std::vector<uint8_t> mask = selection.predicted_mask(mesh);
     const std::vector<float> mean = task.mean_values(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
-      const std::vector<float> ours = predict_steady(predictor, trajectory, t);
+      std::vector<float> graphs;
+      const std::vector<float> ours = predict_steady(predictor, trajectory, t, &graphs);
       if (!options.writes) continue;
       const std::vector<float> truth = selection.target_values(trajectory, t);
-      errors.add(ours, truth, mask, mean);
+      errors.nodes.add(ours, truth, mask, mean);
+      errors.add_graph(graphs, selection.graph_targets.row(trajectory, t), graph_means);
+      selection.graph_targets.add_row(table, {i, t, 0}, std::vector<double>(graphs.begin(), graphs.end()));
       const std::vector<FieldFrame> fields = split_fields(selection, ours, truth);
       const std::string number =
           trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}_", i, t) : fmt::format("mesh_{:05}_", i);
@@ -221,7 +243,11 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     predictor.dataset().check_unchanged();
     if (options.progress) options.progress(i + 1, count);
   }
-  if (options.writes) files.fields = errors.fields();
+  if (options.writes) {
+    files.fields = errors.fields();
+    drop_first_frames(table);
+    files.graphs = write_graphs(task, table, options.directory);
+  }
   files.baseline = baseline_name(task);
   return files;
 }

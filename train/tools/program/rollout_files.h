@@ -27,6 +27,7 @@ struct RolloutFiles {
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs
   std::vector<std::string> held_types;        ///< as FieldSelection::held_types_of
+  std::filesystem::path graphs;               ///< predictions.csv of targets on graphs; empty: there are none
 };
 
 /// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
@@ -50,7 +51,8 @@ struct PredictionFiles {
   std::vector<std::string> sources;             ///< of each: TrajectoryView::name
   std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, SVG
   std::vector<FieldError> fields;
-  std::string baseline;  ///< Evaluation::baseline
+  std::string baseline;          ///< Evaluation::baseline
+  std::filesystem::path graphs;  ///< as RolloutFiles::graphs
 };
 
 /// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,

@@ -51,4 +51,18 @@ TableFiles write_table(const PredictedTable& table, const std::string& source,
   return files;
 }
 
+void add_graph_row(PredictedTable& table, const MeshPredictor& predictor, int64_t number, int64_t frame) {
+  if (predictor.graph_targets().empty()) return;
+  const bool first = table.groups.empty();
+  table.rows = "graph";
+  table.numbers.push_back(number);
+  table.frames.push_back(frame);
+  for (const FieldInfo& target : predictor.graph_targets()) {
+    if (first) table.groups.push_back({target.name, target.components});
+    std::vector<double> values(static_cast<size_t>(target.components));
+    predictor.get_field(target.name, values);
+    table.values.insert(table.values.end(), values.begin(), values.end());
+  }
+}
+
 }  // namespace meshgrad

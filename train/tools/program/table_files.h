@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is predicted of nodes or graphs, as CSV and NPZ.
 #pragma once
+#include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/learn/task/prediction.h>
 
 #include <filesystem>
@@ -17,5 +18,8 @@ struct TableFiles {
 /// folder that is made, or that an earlier call wrote. Throws DataError for files of another program.
 TableFiles write_table(const PredictedTable& table, const std::string& source,
                        const std::filesystem::path& directory);
+
+/// Adds a row of what the last prediction on one mesh gave of targets on graphs, if there are any.
+void add_graph_row(PredictedTable& table, const MeshPredictor& predictor, int64_t number, int64_t frame);
 
 }  // namespace meshgrad
