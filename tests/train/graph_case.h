@@ -104,13 +104,14 @@ inline NpzArrays small_graphs(int graphs) {
           {"graph:label", npy<int32_t>("<i4", shape(label.size()), label)}};
 }
 
-inline std::filesystem::path pack_graphs(const std::filesystem::path& folder, const NpzArrays& arrays) {
+inline std::filesystem::path pack_graphs(const std::filesystem::path& folder, const NpzArrays& arrays,
+                                         bool directed = true) {
   write_npz(folder / "graphs.npz", arrays, false);
   ConvertOptions options;
   options.input = folder / "graphs.npz";
   options.output = folder / "graphs.mgd";
   options.split = {0.6, 0.2, 0.2};
-  options.directed = true;
+  options.directed = directed;
   convert(options);
   return options.output;
 }

@@ -24,6 +24,10 @@ struct GraphArrays {
   Numbers positions{};     ///< [nodes, dim()]
   Integers node_type{};    ///< [nodes]; empty: all 0
   Integers starts{};       ///< [graphs + 1]: the first node of each graph, and the end; empty: one graph
+  Integers identifiers{};  ///< [nodes, identifiers().size()]: those of data.embed, in its order
+  /// [edges, edge_columns()]: the fields of data.edge_inputs, in their order, of each row of `edges`. An edge
+  /// without a direction that is given once has them both ways; both ways, each has its own.
+  Numbers edge_inputs{};
 };
 
 class GraphPredictor {
@@ -34,9 +38,12 @@ class GraphPredictor {
   ~GraphPredictor();
   GraphPredictor(GraphPredictor&&) noexcept;
 
-  const std::vector<FieldInfo>& inputs() const;  ///< in the order of data.inputs
+  const std::vector<FieldInfo>& inputs() const;       ///< in the order of data.inputs
+  const std::vector<FieldInfo>& edge_inputs() const;  ///< likewise of data.edge_inputs
+  const std::vector<FieldInfo>& identifiers() const;  ///< likewise of data.embed
   const std::vector<FieldInfo>& targets() const;
   int64_t node_columns() const;   ///< of the inputs on nodes
+  int64_t edge_columns() const;   ///< of edge_inputs()
   int64_t graph_columns() const;  ///< of those on graphs
   int dim() const;                ///< of positions; 0: none are read
   bool per_graph() const;         ///< rows of a prediction are graphs, not nodes
@@ -45,7 +52,7 @@ class GraphPredictor {
 
   /// Writes a row for each graph or node, [rows, columns()]: probabilities, or the targets in their units.
   /// Throws InvalidArgument for an array of another size, and DataError for values that are not finite, node
-  /// numbers that do not exist, and an edge between two graphs.
+  /// numbers that do not exist, an edge between two graphs, and values of an edge that is given twice.
   void predict(const GraphArrays& graphs, WritableNumbers values);
 
  private:

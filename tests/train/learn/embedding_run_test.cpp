@@ -4,7 +4,6 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/train/embed/graph_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/planning/plan.h>
@@ -172,8 +171,6 @@ TEST_CASE("a run learns by identifiers, and reads new data") {
     // Those of the second data whose identifiers are outside of the table read one row: labels are odd ones.
     CHECK((evaluate(predictor, {.split = "test"}).metrics.at(0).value >= 0.9) == (identifiers == 3));
   }
-  CHECK(contains(message_of([&] { GraphPredictor(runtime, checkpoint); }),
-                 "[data.embed] needed [] for a GraphPredictor"));
 }
 
 TEST_CASE("resumed, recomputed or on ranks, tables keep the bits") {
