@@ -22,10 +22,11 @@ Integers optional_integers(const Runtime& runtime, const meshgrad_array& array, 
 }
 
 GraphArrays arrays_of(const Runtime& runtime, const meshgrad_graph& graph, const GraphPredictor& predictor) {
-  if (graph.directed != 0 && graph.directed != 1) {
-    throw invalid_argument("graph: directed", "1, or 0 for edges once or both ways, as the data had them",
-                           fmt::format("{}", graph.directed),
-                           "set it: meshgrad info DATA says which they are");
+  std::optional<bool> directed;
+  if (graph.directed == 0 || graph.directed == 1) directed = graph.directed == 1;
+  if (!directed && graph.directed != -1) {
+    throw invalid_argument("graph: directed", "1, 0 for edges once or both ways, or -1 for what the data had",
+                           fmt::format("{}", graph.directed), "leave it as meshgrad_graph_init sets it");
   }
   check_columns(graph.inputs, predictor.node_columns(), "graph: inputs");
   check_columns(graph.edges, 2, "graph: edges");
@@ -35,7 +36,7 @@ GraphArrays arrays_of(const Runtime& runtime, const meshgrad_graph& graph, const
   check_columns(graph.positions, predictor.dim(), "graph: positions");
   return {.inputs = optional_numbers(runtime, graph.inputs, "graph: inputs"),
           .edges = integers_of(runtime, graph.edges, "graph: edges"),
-          .directed = graph.directed == 1,
+          .directed = directed,
           .first_node = graph.first_node,
           .graph_inputs = optional_numbers(runtime, graph.graph_inputs, "graph: graph_inputs"),
           .positions = optional_numbers(runtime, graph.positions, "graph: positions"),

@@ -79,6 +79,7 @@ struct GraphPredictor::Loaded {
   std::shared_ptr<MemoryData> data_without_graphs();
   int64_t columns_of_targets() const;
   std::vector<int64_t> sizes_of_graphs(const Integers& starts, int32_t first_node, int64_t nodes) const;
+  bool directed(std::optional<bool> given) const;
   int64_t nodes_of(const GraphArrays& graphs, const Integers& starts) const;
   std::vector<std::vector<float>> fields_of(const GraphArrays& graphs, std::span<const int32_t> graph_of_node,
                                             std::span<const int32_t> row_of_edge) const;
@@ -174,6 +175,17 @@ std::vector<int64_t> GraphPredictor::Loaded::sizes_of_graphs(const Integers& sta
     if (!first) sizes_of.push_back(end - least);
   }
   return sizes_of;
+}
+
+bool GraphPredictor::Loaded::directed(std::optional<bool> given) const {
+  const std::optional<bool>& known = trained.directed;
+  if (!given && !known) {
+    throw data_error("graphs: directed", "whether the data that were trained on had directed edges", "none",
+                     "set it: meshgrad info DATA says which they are");
+  }
+  if (!given || !known || *given == *known) return given.value_or(known.value_or(false));
+  throw data_error("graphs: directed", fmt::format("{}, as in training", name_of_edges(*known)),
+                   std::string(name_of_edges(*given)), "leave it out, and give edges of that kind");
 }
 
 int64_t GraphPredictor::Loaded::nodes_of(const GraphArrays& graphs, const Integers& starts) const {
@@ -336,7 +348,7 @@ void GraphPredictor::predict(const GraphArrays& given, WritableNumbers values) {
   check_count("graphs: values", rows, our.sizes.outputs, values.size());
 
   const std::shared_ptr<MemoryData> data = our.data_without_graphs();
-  data->directed = given.directed;
+  data->directed = our.directed(given.directed);
   std::vector<float> places;
   for (size_t i = 0; i < positions.size(); ++i) places.push_back(static_cast<float>(positions[i]));
   std::vector<int32_t> node_type(static_cast<size_t>(nodes), 0);

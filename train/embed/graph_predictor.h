@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #pragma GCC visibility push(default)
@@ -16,9 +17,11 @@ class Runtime;
 
 /// A graph of the host application, or several side by side; read within the call that takes it.
 struct GraphArrays {
-  Numbers inputs{};        ///< [nodes, node_columns()]: the input fields on nodes, in their order
-  Integers edges{};        ///< [edges, 2]: sender and receiver
-  bool directed = false;   ///< as the data were; else each edge once or both ways, and loops are left out
+  Numbers inputs{};  ///< [nodes, node_columns()]: the input fields on nodes, in their order
+  Integers edges{};  ///< [edges, 2]: sender and receiver
+  /// Whether edges are as they are given, or each once or both ways, and loops are left out. Nothing: as in
+  /// the data that were trained on. Another value than theirs is refused.
+  std::optional<bool> directed{};
   int32_t first_node = 0;  ///< number of the first node in edges and starts
   Numbers graph_inputs{};  ///< [graphs, graph_columns()]: those on graphs
   Numbers positions{};     ///< [nodes, dim()]
@@ -52,7 +55,8 @@ class GraphPredictor {
 
   /// Writes a row for each graph or node, [rows, columns()]: probabilities, or the targets in their units.
   /// Throws InvalidArgument for an array of another size, and DataError for values that are not finite, node
-  /// numbers that do not exist, an edge between two graphs, and values of an edge that is given twice.
+  /// numbers that do not exist, an edge between two graphs, edges of another kind than in training, and
+  /// values of an edge that is given twice.
   void predict(const GraphArrays& graphs, WritableNumbers values);
 
  private:

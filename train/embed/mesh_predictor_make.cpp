@@ -28,7 +28,12 @@ void check_on_meshes(TaskName task, const char* needed, const char* fix) {
 TrainingData described_data(const fs::path& checkpoint) {
   check_on_meshes(checkpoint_config(checkpoint).task.name, "a checkpoint of a task on meshes",
                   "use GraphPredictor, in C meshgrad_graph_predictor, or meshgrad predict");
-  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
+  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) {
+    if (!data->directed.value_or(false)) return std::move(*data);
+    throw data_error(checkpoint.string(),
+                     "a model of edges without directions, as meshes in memory have them",
+                     std::string(name_of_edges(true)), "use meshgrad rollout or meshgrad predict");
+  }
   throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
                    "a checkpoint of an earlier version",
                    "train one more step: raise train.steps by 1 and run meshgrad train --resume");

@@ -1409,7 +1409,8 @@ contains
   end subroutine
 
   !> inputs(columns, nodes), edges(2, edges) of senders and receivers; `values` gets the probability of each class, or
-  !! the targets, of each graph or node. `starts`: the first node of each graph, and one past the last.
+  !! the targets, of each graph or node. `starts`: the first node of each graph, and one past the last. `directed` is
+  !! refused unless it is as in the data that were trained on.
   subroutine graph_predictor_predict(self, inputs, edges, directed, values, graph_inputs, positions, node_type, starts, &
       identifiers, edge_inputs, status)
     class(meshgrad_graph_predictor), intent(in) :: self

@@ -324,8 +324,8 @@ typedef struct meshgrad_graph {
   meshgrad_array
       inputs; /* f32 or f64 [nodes, columns]: the fields on nodes among data.inputs, in their order */
   meshgrad_array edges; /* i32 or i64 [edges, 2]: sender and receiver */
-  int32_t directed;     /* 1: edges as they are given; 0: each once or both ways, loops are left out. As the
-                           data were, of which `meshgrad info` says it; has no default */
+  int32_t directed;     /* 1: edges as they are given; 0: each once or both ways, loops are left out; -1, the
+                           default: as in the data that were trained on. Another value than theirs is refused */
   int32_t first_node;   /* the number of the first node in edges and starts: 0, or 1 as in Fortran */
   meshgrad_array graph_inputs; /* f32 or f64 [graphs, columns]: the fields on graphs among data.inputs */
   meshgrad_array positions;    /* f32 or f64 [nodes, dim], where the data had them */

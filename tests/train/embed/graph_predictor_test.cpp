@@ -131,7 +131,31 @@ TEST_CASE("classes of nodes in memory are those of a packed file") {
             doctest::Approx(table.values[2 * i + c]));
 }
 
-TEST_CASE("fields on graphs and undirected edges are read") {
+TEST_CASE("data whose edges have directions are told from others") {
+  const ScratchDirectory scratch;
+  Config config =
+      test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::small_graphs(20), false),
+                         TaskName::graph_regression);
+  config.train.steps = 1;
+  const fs::path checkpoint = trained(config);
+  Runtime runtime({.threads = 1});
+  GraphPredictor predictor(runtime, checkpoint);
+  const std::vector<float> inputs{1, 0, 1};
+  const std::vector<int32_t> once{0, 1, 1, 2, 0, 2}, both{0, 1, 1, 0, 1, 2, 2, 1, 2, 0, 0, 2};
+  std::vector<double> values(1), again(1);
+  predictor.predict({.inputs = inputs, .edges = once}, values);
+  predictor.predict({.inputs = inputs, .edges = both, .directed = false}, again);
+  CHECK(values == again);
+  CHECK(contains(
+      message_of([&] { predictor.predict({.inputs = inputs, .edges = both, .directed = true}, again); }),
+      "[graphs: directed] needed edges without directions, as in training, got directed edges"));
+  const fs::path other = test::pack_graphs(scratch.path, test::small_graphs(20), true);
+  CHECK(contains(
+      message_of([&] { Predictor(runtime, checkpoint, other.string()); }),
+      "last.safetensors was trained on, got directed edges; fix: convert the data with --undirected"));
+}
+
+TEST_CASE("fields on graphs are read") {
   const ScratchDirectory scratch;
   test::NpzArrays arrays = test::small_graphs(20);
   std::vector<float> load;
@@ -154,10 +178,14 @@ TEST_CASE("fields on graphs and undirected edges are read") {
   std::vector<double> values(4);
   predictor.predict(given, values);
   for (size_t i = 0; i < 4; ++i) CHECK(values[i] == doctest::Approx(table.values[i]));
-  given.directed = false;  // the rings have each edge both ways
-  std::vector<double> both(4);
-  predictor.predict(given, both);
-  CHECK(both == values);
+  given.directed = std::nullopt;  // as the checkpoint says
+  std::vector<double> again(4);
+  predictor.predict(given, again);
+  CHECK(again == values);
+  given.directed = false;
+  CHECK(contains(message_of([&] { predictor.predict(given, again); }),
+                 "[graphs: directed] needed directed edges, as in training, got edges without directions"));
+  given.directed = true;
   given.graph_inputs = {};
   CHECK(contains(message_of([&] { predictor.predict(given, values); }),
                  "[graphs: graph_inputs] needed [4, 1] numbers, got 0"));
@@ -340,8 +368,9 @@ TEST_CASE("C predicts graphs as C++ does") {
     CHECK(meshgrad_graph_predictor_predict(predictor, &graph, &into) == MESHGRAD_INVALID_ARGUMENT);
     CHECK(contains(meshgrad_last_error(), text));
   };
-  refused("[graph: directed] needed 1, or 0 for edges once or both ways, as the data had them, got -1");
-  graph.directed = 1;
+  graph.directed = 2;
+  refused("[graph: directed] needed 1, 0 for edges once or both ways, or -1 for what the data had, got 2");
+  graph.directed = -1;
   CHECK(meshgrad_graph_predictor_predict(predictor, &graph, &into) == MESHGRAD_OK);
   CHECK(values == expected);
   graph.edges = meshgrad_i32(edges.data(), 2, 6);

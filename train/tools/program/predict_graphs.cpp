@@ -100,7 +100,7 @@ PredictedTable predict_without_targets(GraphPredictor& predictor, const Dataset&
       std::vector<double> values(width * static_cast<size_t>(nodes ? mesh.nodes : 1));
       predictor.predict({.inputs = one.inputs,
                          .edges = one.edges,
-                         .directed = true,  // as the file has them
+                         .directed = data.directed(),
                          .graph_inputs = one.graph_inputs,
                          .positions = mesh.positions,
                          .node_type = mesh.node_type,
