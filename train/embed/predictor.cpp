@@ -169,6 +169,11 @@ const MeshTask& Predictor::steady_field() const {
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
   const TrainedModel trained = predictor.trained();
+  if (const TaskName task = predictor.config().task.name;
+      !options.label.empty() && task != TaskName::link_reconstruction) {
+    throw config_error("--label", "a run of task.name = \"link_reconstruction\", whose graphs have scores",
+                       toml_quoted(name_of(task)), "leave it out");
+  }
   EvaluateOptions resolved = options;
   if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
   if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
