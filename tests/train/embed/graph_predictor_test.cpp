@@ -22,32 +22,6 @@ using test::contains;
 using test::message_of;
 using test::ScratchDirectory;
 
-/// With identifiers on nodes, and fields on edges, the same both ways.
-test::NpzArrays rich_graphs(int graphs) {
-  test::NpzArrays arrays = test::small_graphs(graphs);
-  std::vector<int32_t> id, kind;
-  std::vector<float> e, pair;
-  for (int g = 0; g < graphs; ++g) {
-    const int nodes = 3 + static_cast<int>(uniform_below(7, 0, static_cast<uint64_t>(g), 6));
-    for (int node = 0; node < nodes; ++node) {
-      id.push_back(static_cast<int32_t>(uniform_below(9, 1, id.size(), 10)));
-      kind.push_back(static_cast<int32_t>(uniform_below(9, 2, kind.size(), 4)));
-      for (const int step : {1, nodes - 1}) {  // the lower end of an edge gives its number
-        const int low = step == 1 ? node : (node + step) % nodes;
-        const auto number = static_cast<float>(100 * g + low);
-        e.push_back(std::sin(number));
-        pair.insert(pair.end(), {std::cos(number), std::sin(2 * number)});
-      }
-    }
-  }
-  const auto shape = [](size_t rows) { return "(" + std::to_string(rows) + ",)"; };
-  arrays["node:id"] = test::npy<int32_t>("<i4", shape(id.size()), id);
-  arrays["node:kind"] = test::npy<int32_t>("<i4", shape(kind.size()), kind);
-  arrays["edge:e"] = test::npy<float>("<f4", shape(e.size()), e);
-  arrays["edge:pair"] = test::npy<float>("<f4", "(" + std::to_string(e.size()) + ", 2)", pair);
-  return arrays;
-}
-
 fs::path trained(const Config& config) {
   test::train_here(config);
   return fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
@@ -194,7 +168,7 @@ TEST_CASE("fields on graphs are read") {
 TEST_CASE("fields on edges and identifiers are read as packed") {
   for (const bool directed : {true, false}) {
     const ScratchDirectory scratch;
-    test::NpzArrays arrays = rich_graphs(20);
+    test::NpzArrays arrays = test::rich_graphs(20);
     Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, arrays, directed),
                                        TaskName::graph_regression);
     config.data.inputs = {};
@@ -321,7 +295,7 @@ TEST_CASE("graphs in memory that do not fit are refused") {
 
 TEST_CASE("C predicts graphs as C++ does") {
   const ScratchDirectory scratch;
-  Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, rich_graphs(20)),
+  Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::rich_graphs(20)),
                                      TaskName::graph_classification);
   config.data.embed = {"id"};
   config.data.edge_inputs = {"e"};
