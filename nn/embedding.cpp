@@ -5,8 +5,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kPrefix = "embedding.";
-
 struct Embedding {
   std::vector<size_t> tables;
 
@@ -50,19 +48,11 @@ void add_embedding(Model& model, const ModelSizes& sizes) {
     if (table.rows < 1 || table.width < 1)
       throw invalid_argument("embedding: table " + table.name, "1 row and 1 column or more",
                              std::to_string(table.rows) + " and " + std::to_string(table.width));
-    stage.tables.push_back(model.parameters.add(std::string(kPrefix) + table.name + ".weight",
+    stage.tables.push_back(model.parameters.add("embedding." + table.name + ".weight",
                                                 Shape{table.rows, table.width}, Initial::zero, 1));
   }
+  model.parameters.end_tables();
   model.stages.push_back({"embedding", false, std::move(stage), first_weight});
-}
-
-int64_t embedding_bytes(const ParameterSet& parameters) {
-  int64_t each = 0, elements = 0;
-  for (const Tensor* arena : {&parameters.values(), &parameters.storage()})
-    if (arena->defined()) each += size_of(arena->dtype());
-  for (const ParameterInfo& info : parameters.parameters())
-    if (info.name.starts_with(kPrefix)) elements += info.shape.elements();
-  return each * elements;
 }
 
 }  // namespace meshgrad

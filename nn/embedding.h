@@ -9,11 +9,9 @@ namespace meshgrad {
 int64_t node_columns(const ModelSizes& sizes);
 
 /// Adds the stage "embedding" and a parameter embedding.NAME.weight, [rows, width], for each of sizes.tables;
-/// nothing without any. Rows begin as 0, so that an identifier that training never has reads zeros. The stage
-/// throws InvalidArgument for a batch with another number of tables.
+/// nothing without any. Call it before other parameters are added. Rows begin as 0, so that an identifier
+/// that training never has reads zeros. The stage throws InvalidArgument for a batch with another number of
+/// tables.
 void add_embedding(Model& model, const ModelSizes& sizes);
-
-/// Bytes that the tables take in the arenas of master weights and of 16-bit copies.
-int64_t embedding_bytes(const ParameterSet& parameters);
 
 }  // namespace meshgrad

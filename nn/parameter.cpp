@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/parameter.h>
@@ -8,7 +10,8 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kAlignElements = 16;  // 64 bytes of f32
+constexpr int64_t kAlignElements = 16;        // 64 bytes of f32
+constexpr int64_t kAlignTableElements = 256;  // 512 bytes of 16 bits, as StorageFront needs
 
 Shape file_shape(const ParameterInfo& info) {
   return info.is_matrix() ? Shape{info.shape[1], info.shape[0]} : info.shape;
@@ -27,18 +30,26 @@ size_t ParameterSet::add(std::string name, const Shape& shape, Initial initial, 
   check_internal(!values_.defined(), "parameters are declared before they are allocated");
   check_internal(find(name) < 0, "two parameters of one name");
   infos_.push_back({std::move(name), shape, arena_, initial, fan_in});
-  arena_ += (shape.elements() + kAlignElements - 1) / kAlignElements * kAlignElements;
+  arena_ += round_up(shape.elements(), kAlignElements);
   return infos_.size() - 1;
+}
+
+void ParameterSet::end_tables() { tables_ = arena_ = round_up(arena_, kAlignTableElements); }
+
+Tensor ParameterSet::empty_arena(Runtime& runtime, DType dtype, std::string_view name) const {
+  const int64_t each = size_of(dtype);
+  StoragePtr memory = runtime.allocator().allocate(arena_ * each, 64, runtime.stream(), Tag::parameters, name,
+                                                   {tables_ * each, Tag::embed, "tables of identifiers"});
+  return Tensor::over(std::move(memory), 0, {arena_}, dtype);
 }
 
 void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
   const DType master = accumulator_of(dtype);
-  const Shape arena{arena_};
-  values_ = Tensor::empty(runtime, arena, master, Tag::parameters, "parameters");
+  values_ = empty_arena(runtime, master, "parameters");
   allocate_gradients(runtime);
-  if (dtype != master) storage_ = Tensor::empty(runtime, arena, dtype, Tag::parameters, "rounded parameters");
+  if (dtype != master) storage_ = empty_arena(runtime, dtype, "rounded parameters");
   if (runtime.dry()) return;
-  const Tensor host = host_tensor(arena, master);
+  const Tensor host = host_tensor(values_.shape(), master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];
     const double reach = info.initial == Initial::glorot ? std::sqrt(6.0) : 1.0;

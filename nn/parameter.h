@@ -34,6 +34,9 @@ class ParameterSet {
  public:
   /// Declares a parameter, before allocate(). Names are unique. Returns its index.
   size_t add(std::string name, const Shape& shape, Initial initial, int64_t fan_in);
+  /// Says that what was added so far are tables of identifiers: their memory has Tag::embed. Before others
+  /// are added; 0 parameters are none.
+  void end_tables();
   /// What shapes do not show, and weights are silently wrong without: "concat_order edge_sender_receiver,
   /// ...". Set by who makes the model; empty: unknown. Checkpoints are compared with it.
   const std::string& conventions() const { return conventions_; }
@@ -71,9 +74,11 @@ class ParameterSet {
   int64_t count() const;
 
  private:
+  Tensor empty_arena(Runtime& runtime, DType dtype, std::string_view name) const;
+
   std::vector<ParameterInfo> infos_;
   std::string conventions_;
-  int64_t arena_ = 0;
+  int64_t arena_ = 0, tables_ = 0;  // elements; the tables are first
   Tensor values_, gradients_, storage_;
 };
 

@@ -20,15 +20,17 @@ int64_t limit_of(const MemorySource& source, const AllocatorOptions& options) {
 
 }  // namespace
 
-Storage::Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator, Block* block)
+Storage::Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator,
+                 std::array<Block*, 2> blocks)
     : data_(data),
       bytes_(bytes),
       device_(allocator->device()),
-      block_(block),
+      blocks_(blocks),
       allocator_(std::move(allocator)) {}
 
 Storage::~Storage() {
-  if (block_ != nullptr) allocator_->free_block(block_);
+  for (Block* const block : blocks_)
+    if (block != nullptr) allocator_->free_block(block);
   if (release_) release_();
 }
 
@@ -55,16 +57,16 @@ CachingAllocator::~CachingAllocator() {
 }
 
 StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
-                                      std::string_view name) {
+                                      std::string_view name, const StorageFront& front) {
   Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
-  Block* const block = allocate_block(request, name, false);
-  return std::make_shared<Storage>(pointer_of(block->address), bytes, shared_from_this(), block);
+  const std::array<Block*, 2> blocks = allocate_blocks(request, name, false, front);
+  return std::make_shared<Storage>(pointer_of(blocks[0]->address), bytes, shared_from_this(), blocks);
 }
 
 void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                                      std::string_view name) {
   Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
-  return pointer_of(allocate_block(request, name, true)->address);
+  return pointer_of(allocate_blocks(request, name, true)[0]->address);
 }
 
 void CachingAllocator::free_raw(void* pointer) {
@@ -79,8 +81,15 @@ void CachingAllocator::free_raw(void* pointer) {
   free_block_locked(block);
 }
 
-Block* CachingAllocator::allocate_block(Request& request, std::string_view name, bool raw) {
+std::array<Block*, 2> CachingAllocator::allocate_blocks(Request& request, std::string_view name, bool raw,
+                                                        const StorageFront& front) {
   const int64_t bytes = request.requested, alignment = request.alignment;
+  if (front.bytes != 0 &&
+      (front.bytes < 0 || front.bytes >= bytes || front.bytes % BlockHeap::kRounding != 0)) {
+    throw invalid_argument("allocate: front",
+                           fmt::format("a multiple of {} bytes below {}", BlockHeap::kRounding, bytes),
+                           fmt::format("{}", front.bytes));
+  }
   if (bytes < 0 || alignment <= 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
     throw invalid_argument("allocate", "bytes >= 0 and an alignment that is a power of two up to 4096",
                            fmt::format("{} bytes aligned to {}", bytes, alignment));
@@ -113,9 +122,22 @@ Block* CachingAllocator::allocate_block(Request& request, std::string_view name,
   if (after_callbacks) found = run_callbacks(heap, request, lock);
   if (found.block == nullptr) throw_out_of_memory(request, lock);
   if (after_callbacks || stats_.flushes > flushes) ++stats_.retries;
-  start_use(*found.heap, found.block, request);
   if (raw) raw_[pointer_of(found.block->address)] = found.block;
-  return found.block;
+  if (front.bytes == 0) {
+    start_use(*found.heap, found.block, request);
+    return {found.block};
+  }
+  Block* const rest = found.heap->blocks.split_used(found.block, front.bytes);
+  Request first = request;
+  first.requested = first.bytes = front.bytes;
+  first.tag = front.tag;
+  first.name = names_->inside(scopes_.empty() ? 0 : scopes_.back(), front.name);
+  first.entry = -1;  // a planned step knows the block as one: the rest's
+  start_use(*found.heap, found.block, first);
+  request.requested -= front.bytes;
+  request.bytes -= front.bytes;
+  start_use(*found.heap, rest, request);
+  return {found.block, rest};
 }
 
 bool CachingAllocator::in_callback() const {
@@ -263,9 +285,12 @@ void CachingAllocator::record_use(const StoragePtr& storage, const Stream& strea
                            "a stream of " + name_of(stream.device()));
   }
   const std::lock_guard lock(mutex_);
-  auto& uses = static_cast<LiveBlock*>(storage->block_->owner)->uses;
   const Stream* const known = &known_stream(stream);
-  if (std::find(uses.begin(), uses.end(), known) == uses.end()) uses.push_back(known);
+  for (const Block* const block : storage->blocks_) {
+    if (block == nullptr) continue;
+    auto& uses = static_cast<LiveBlock*>(block->owner)->uses;
+    if (std::find(uses.begin(), uses.end(), known) == uses.end()) uses.push_back(known);
+  }
 }
 
 /// The allocator's own copy of a stream, added at its first use. Throws InvalidArgument for two streams of

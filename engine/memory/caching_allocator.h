@@ -26,6 +26,13 @@ struct Growth;
 enum class Placement : uint8_t;
 struct Mapping;
 
+/// The first bytes of a storage, with a tag and a name of their own; none by default.
+struct StorageFront {
+  int64_t bytes = 0;  ///< a multiple of 512
+  Tag tag = Tag::host;
+  std::string_view name = {};
+};
+
 /// Thread-safe. Blocks are aligned to 512 bytes or more, and their sizes are multiples of 512.
 ///
 /// Every stream has its own heap (an address range that grows, if the source can). A stream reuses blocks of
@@ -44,12 +51,13 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   const AllocatorOptions& options() const { return options_; }
 
   /// `bytes` >= 0 of uninitialised memory for use on `stream`, which must live as long as the allocator.
-  /// `alignment` is a power of two up to 4096. Reports show `name` after the open MemoryScopes. Throws
-  /// InvalidArgument. When memory is short, tries in this order: a free block; growth; a free block of
-  /// another stream, after a wait on the device; unmapping cached memory, largest first; the callbacks. Then
-  /// throws OutOfMemory with a report; the allocator is as before the call.
+  /// `alignment` is a power of two up to 4096. Reports show `name` after the open MemoryScopes. A `front` of
+  /// fewer bytes is a block of its own in front of the rest, and counted as such. Throws InvalidArgument.
+  /// When memory is short, tries in this order: a free block; growth; a free block of another stream, after a
+  /// wait on the device; unmapping cached memory, largest first; the callbacks. Then throws OutOfMemory with
+  /// a report; the allocator is as before the call.
   StoragePtr allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
-                      std::string_view name = {});
+                      std::string_view name = {}, const StorageFront& front = {});
 
   /// Unmaps all cached memory that can be unmapped, after waiting for the device. Returns the bytes.
   int64_t release_cached();
@@ -110,7 +118,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   CachingAllocator(std::shared_ptr<MemorySource> source, const AllocatorOptions& options);
 
   // caching_allocator.cpp
-  Block* allocate_block(Request& request, std::string_view name, bool raw);
+  std::array<Block*, 2> allocate_blocks(Request& request, std::string_view name, bool raw,
+                                        const StorageFront& front = {});
   Found run_callbacks(Heap& heap, const Request& request, std::unique_lock<std::mutex>& lock);
   bool in_callback() const;
   template <class Function>

@@ -10,9 +10,9 @@
 namespace meshgrad {
 
 std::string_view name_of(Tag tag) {
-  constexpr std::string_view kNames[kTagCount] = {"parameters",  "gradients",     "optimizer",
-                                                  "activations", "recompute",     "workspace",
-                                                  "data",        "communication", "host"};
+  constexpr std::string_view kNames[kTagCount] = {"parameters",    "embed",     "gradients", "optimizer",
+                                                  "activations",   "recompute", "workspace", "data",
+                                                  "communication", "host"};
   return kNames[static_cast<int>(tag)];
 }
 

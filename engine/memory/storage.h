@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/engine/device.h>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -19,8 +20,9 @@ class Storage {
   /// Borrowed memory; `release`, which may be empty, is called at the end.
   Storage(void* data, int64_t bytes, Device device, std::function<void()> release)
       : data_(data), bytes_(bytes), device_(device), release_(std::move(release)) {}
-  /// For CachingAllocator::allocate().
-  Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator, Block* block);
+  /// For CachingAllocator::allocate(): of one block, or of two that follow one another.
+  Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator,
+          std::array<Block*, 2> blocks);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -33,7 +35,7 @@ class Storage {
   void* data_;
   int64_t bytes_;
   Device device_;
-  Block* block_ = nullptr;
+  std::array<Block*, 2> blocks_{};
   std::shared_ptr<CachingAllocator> allocator_;
   std::function<void()> release_;
 };

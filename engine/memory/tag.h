@@ -9,6 +9,7 @@ namespace meshgrad {
 
 enum class Tag : uint8_t {
   parameters,     ///< weights: FP32 master weights and their copies in the storage dtype
+  embed,          ///< of them, tables of identifiers
   gradients,      ///< of parameters
   optimizer,      ///< moments, averages, step counters
   activations,    ///< values of the forward pass, and gradients with respect to them
@@ -18,7 +19,7 @@ enum class Tag : uint8_t {
   communication,  ///< buffers of collectives between processes
   host            ///< anything else
 };
-inline constexpr int kTagCount = 9;
+inline constexpr int kTagCount = 10;
 /// "parameters", "gradients", ...
 std::string_view name_of(Tag tag);
 

@@ -48,6 +48,40 @@ TEST_CASE("raw pointers are counted like all others, and freed once") {
   CHECK(test::recount(allocator->snapshot(), *source) == "");
 }
 
+TEST_CASE("a front of a storage is a block of its own") {
+  for (const int64_t bytes : {int64_t{3000}, 5 * kMiB}) {  // in a slab, and outside
+    const auto source = make_source();
+    const auto allocator = CachingAllocator::create(source);
+    StoragePtr storage = allocator->allocate(bytes, 64, stream(0), Tag::parameters, "arena",
+                                             {.bytes = 1024, .tag = Tag::embed, .name = "tables"});
+    CHECK(storage->bytes() == bytes);
+    std::memset(storage->data(), 1, static_cast<size_t>(bytes));
+    allocator->record_use(storage, stream(1));
+    const MemorySnapshot snapshot = allocator->snapshot();
+    CHECK(test::recount(snapshot, *source) == "");
+    const auto of = [&](Tag tag) {
+      return snapshot.stats.by_tag[static_cast<size_t>(tag)].requested.current;
+    };
+    CHECK(of(Tag::embed) == 1024);
+    CHECK(of(Tag::parameters) == bytes - 1024);
+    const auto& blocks = snapshot.segments[0].blocks;
+    CHECK(blocks[0].name == "tables");
+    CHECK(blocks[1].name == "arena");
+    CHECK(blocks[1].address == blocks[0].address + 1024);
+    storage.reset();
+    CHECK(test::recount(allocator->snapshot(), *source) == "");
+    CHECK(allocator->stats().live_allocations == 0);
+    const auto refused = [&](int64_t front) {
+      CHECK_THROWS_AS(
+          allocator->allocate(bytes, 64, stream(0), Tag::parameters, {}, {.bytes = front, .tag = Tag::embed}),
+          InvalidArgument);
+    };
+    refused(1000);
+    refused(-512);
+    refused(round_up(bytes, 512));
+  }
+}
+
 TEST_CASE("an allocator that goes takes what was never freed with it") {
   const auto source = make_source();
   auto allocator = CachingAllocator::create(source);

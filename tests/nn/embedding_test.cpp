@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of identifiers in front of both models.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mesh_graph_net.h>
@@ -84,7 +85,10 @@ TEST_CASE("tables of identifiers have the right gradients") {
         Model model = model_with_tables(gat, sizes, path);
         CHECK(model.stages.front().name == "embedding");
         model.parameters.allocate(runtime, DType::f64, 7);
-        CHECK(embedding_bytes(model.parameters) == (15 + 6) * 8);
+        const MemoryStats stats = runtime.allocator().stats();
+        CHECK(stats.by_tag[static_cast<size_t>(Tag::embed)].allocated.current == 256 * 8);
+        CHECK(stats.by_tag[static_cast<size_t>(Tag::parameters)].requested.current ==
+              (model.parameters.arena_elements() - 256) * 8);
         CHECK(model.parameters.parameters()[1].name == "embedding.kind.weight");
         fill_tables(model, 1.0);
         const LossBatch batch = batch_with_tables(runtime, sizes, DType::f64);

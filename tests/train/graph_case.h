@@ -3,6 +3,8 @@
 #pragma once
 #include <meshgrad/engine/random.h>
 
+#include <cmath>
+
 #include "train/npz_arrays.h"
 #include "train/small_run.h"
 
@@ -104,13 +106,40 @@ inline NpzArrays small_graphs(int graphs) {
           {"graph:label", npy<int32_t>("<i4", shape(label.size()), label)}};
 }
 
-inline std::filesystem::path pack_graphs(const std::filesystem::path& folder, const NpzArrays& arrays) {
+/// small_graphs with identifiers on nodes, and fields on edges, the same both ways.
+inline NpzArrays rich_graphs(int graphs) {
+  NpzArrays arrays = small_graphs(graphs);
+  std::vector<int32_t> id, kind;
+  std::vector<float> e, pair;
+  for (int g = 0; g < graphs; ++g) {
+    const int nodes = 3 + static_cast<int>(uniform_below(7, 0, static_cast<uint64_t>(g), 6));
+    for (int node = 0; node < nodes; ++node) {
+      id.push_back(static_cast<int32_t>(uniform_below(9, 1, id.size(), 10)));
+      kind.push_back(static_cast<int32_t>(uniform_below(9, 2, kind.size(), 4)));
+      for (const int step : {1, nodes - 1}) {  // the lower end of an edge gives its number
+        const int low = step == 1 ? node : (node + step) % nodes;
+        const auto number = static_cast<float>(100 * g + low);
+        e.push_back(std::sin(number));
+        pair.insert(pair.end(), {std::cos(number), std::sin(2 * number)});
+      }
+    }
+  }
+  const auto shape = [](size_t rows) { return "(" + std::to_string(rows) + ",)"; };
+  arrays["node:id"] = npy<int32_t>("<i4", shape(id.size()), id);
+  arrays["node:kind"] = npy<int32_t>("<i4", shape(kind.size()), kind);
+  arrays["edge:e"] = npy<float>("<f4", shape(e.size()), e);
+  arrays["edge:pair"] = npy<float>("<f4", "(" + std::to_string(e.size()) + ", 2)", pair);
+  return arrays;
+}
+
+inline std::filesystem::path pack_graphs(const std::filesystem::path& folder, const NpzArrays& arrays,
+                                         bool directed = true) {
   write_npz(folder / "graphs.npz", arrays, false);
   ConvertOptions options;
   options.input = folder / "graphs.npz";
   options.output = folder / "graphs.mgd";
   options.split = {0.6, 0.2, 0.2};
-  options.directed = true;
+  options.directed = directed;
   convert(options);
   return options.output;
 }

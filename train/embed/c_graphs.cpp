@@ -22,23 +22,28 @@ Integers optional_integers(const Runtime& runtime, const meshgrad_array& array, 
 }
 
 GraphArrays arrays_of(const Runtime& runtime, const meshgrad_graph& graph, const GraphPredictor& predictor) {
-  if (graph.directed != 0 && graph.directed != 1) {
-    throw invalid_argument("graph: directed", "1, or 0 for edges once or both ways, as the data had them",
-                           fmt::format("{}", graph.directed),
-                           "set it: meshgrad info DATA says which they are");
+  std::optional<bool> directed;
+  if (graph.directed == 0 || graph.directed == 1) directed = graph.directed == 1;
+  if (!directed && graph.directed != -1) {
+    throw invalid_argument("graph: directed", "1, 0 for edges once or both ways, or -1 for what the data had",
+                           fmt::format("{}", graph.directed), "leave it as meshgrad_graph_init sets it");
   }
   check_columns(graph.inputs, predictor.node_columns(), "graph: inputs");
   check_columns(graph.edges, 2, "graph: edges");
+  check_columns(graph.identifiers, std::ssize(predictor.identifiers()), "graph: identifiers");
+  check_columns(graph.edge_inputs, predictor.edge_columns(), "graph: edge_inputs");
   check_columns(graph.graph_inputs, predictor.graph_columns(), "graph: graph_inputs");
   check_columns(graph.positions, predictor.dim(), "graph: positions");
   return {.inputs = optional_numbers(runtime, graph.inputs, "graph: inputs"),
           .edges = integers_of(runtime, graph.edges, "graph: edges"),
-          .directed = graph.directed == 1,
+          .directed = directed,
           .first_node = graph.first_node,
           .graph_inputs = optional_numbers(runtime, graph.graph_inputs, "graph: graph_inputs"),
           .positions = optional_numbers(runtime, graph.positions, "graph: positions"),
           .node_type = optional_integers(runtime, graph.node_type, "graph: node_type"),
-          .starts = optional_integers(runtime, graph.starts, "graph: starts")};
+          .starts = optional_integers(runtime, graph.starts, "graph: starts"),
+          .identifiers = optional_integers(runtime, graph.identifiers, "graph: identifiers"),
+          .edge_inputs = optional_numbers(runtime, graph.edge_inputs, "graph: edge_inputs")};
 }
 
 }  // namespace
@@ -68,11 +73,13 @@ void meshgrad_graph_predictor_destroy(meshgrad_graph_predictor* predictor) {
 }
 
 int meshgrad_graph_predictor_sizes(const meshgrad_graph_predictor* predictor, int32_t* inputs,
-                                   int32_t* graph_inputs, int32_t* dim, int32_t* columns,
-                                   int32_t* per_graph) {
+                                   int32_t* identifiers, int32_t* graph_inputs, int32_t* edge_inputs,
+                                   int32_t* dim, int32_t* columns, int32_t* per_graph) {
   return guarded([&] {
     const GraphPredictor& ours = given(predictor, "predictor").predictor;
     if (inputs != nullptr) *inputs = static_cast<int32_t>(ours.node_columns());
+    if (identifiers != nullptr) *identifiers = static_cast<int32_t>(ours.identifiers().size());
+    if (edge_inputs != nullptr) *edge_inputs = static_cast<int32_t>(ours.edge_columns());
     if (graph_inputs != nullptr) *graph_inputs = static_cast<int32_t>(ours.graph_columns());
     if (dim != nullptr) *dim = ours.dim();
     if (columns != nullptr) *columns = static_cast<int32_t>(ours.columns());

@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/graph_predictor.h>
 #include <meshgrad/train/embed/host_copies.h>
+#include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
@@ -11,12 +12,14 @@
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/class_metrics.h>
+#include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/graph_inputs.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace meshgrad {
 namespace {
@@ -24,17 +27,10 @@ namespace {
 namespace fs = std::filesystem;
 
 Config config_on_graphs(const fs::path& checkpoint) {
-  Config config = checkpoint_config(checkpoint);
+  Config config = config_of_predictions(checkpoint);
   const TaskName task = config.task.name;
   const bool on_graphs = task == TaskName::node_classification || task == TaskName::graph_classification ||
                          task == TaskName::graph_regression;
-  for (const char* const key : {"data.edge_inputs", "data.embed"}) {
-    const std::string value = toml_literal(*find_key(key), config);
-    if (on_graphs && value != "[]") {
-      throw config_error(key, "[] for a GraphPredictor, which is given fields of nodes and graphs only",
-                         value, "use meshgrad predict, with packed files that have the target field");
-    }
-  }
   if (on_graphs) return config;
   throw config_error(
       "task.name", "a checkpoint of node_classification, graph_classification or graph_regression",
@@ -69,7 +65,7 @@ struct GraphPredictor::Loaded {
   Runtime& runtime;
   Config config;
   TrainingData trained;
-  std::vector<FieldInfo> inputs{}, targets{};
+  std::vector<FieldInfo> inputs{}, edge_inputs{}, identifiers{}, targets{};
   int64_t node_columns = 0, graph_columns = 0;
   bool per_graph = false, classes = false;
   int64_t node_types = 1;
@@ -83,19 +79,25 @@ struct GraphPredictor::Loaded {
   std::shared_ptr<MemoryData> data_without_graphs();
   int64_t columns_of_targets() const;
   std::vector<int64_t> sizes_of_graphs(const Integers& starts, int32_t first_node, int64_t nodes) const;
-  std::vector<std::vector<float>> fields_of(const GraphArrays& graphs, std::span<const int64_t> nodes) const;
+  bool directed(std::optional<bool> given) const;
+  int64_t nodes_of(const GraphArrays& graphs, const Integers& starts) const;
+  std::vector<std::vector<float>> fields_of(const GraphArrays& graphs, std::span<const int32_t> graph_of_node,
+                                            std::span<const int32_t> row_of_edge) const;
   void write(std::span<const double> rows, WritableNumbers values) const;
 };
 
-/// What the model reads: each field a row for each node, also one on graphs.
+/// What the model reads: each field on graphs has a row for each node.
 std::shared_ptr<MemoryData> GraphPredictor::Loaded::data_without_graphs() {
   auto none = std::make_shared<MemoryData>();
   none->dim = trained.dim;
   none->node_types = node_types;
-  for (FieldInfo field : inputs) {
-    field.on = FieldOn::node;
-    field.dynamic = false;
-    none->fields.push_back(std::move(field));
+  for (const std::vector<FieldInfo>* fields : {&inputs, &edge_inputs, &identifiers}) {
+    for (FieldInfo field : *fields) {
+      if (field.on == FieldOn::graph) field.on = FieldOn::node;
+      if (fields == &identifiers) field.dtype = DType::i32;
+      field.dynamic = false;
+      none->fields.push_back(std::move(field));
+    }
   }
   none->splits = {{.name = "train", .first = 0, .count = 0}};
   return none;
@@ -129,6 +131,8 @@ GraphPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
           return *found;
         };
         for (const std::string& name : config.data.inputs) inputs.push_back(named(name));
+        for (const std::string& name : config.data.edge_inputs) edge_inputs.push_back(named(name));
+        for (const std::string& name : config.data.embed) identifiers.push_back(named(name));
         for (const std::string& name : config.data.targets) targets.push_back(named(name));
         for (const FieldInfo& field : inputs)
           (field.on == FieldOn::graph ? graph_columns : node_columns) += field.components;
@@ -173,34 +177,65 @@ std::vector<int64_t> GraphPredictor::Loaded::sizes_of_graphs(const Integers& sta
   return sizes_of;
 }
 
-std::vector<std::vector<float>> GraphPredictor::Loaded::fields_of(const GraphArrays& graphs,
-                                                                  std::span<const int64_t> nodes) const {
+bool GraphPredictor::Loaded::directed(std::optional<bool> given) const {
+  const std::optional<bool>& known = trained.directed;
+  if (!given && !known) {
+    throw data_error("graphs: directed", "whether the data that were trained on had directed edges", "none",
+                     "set it: meshgrad info DATA says which they are");
+  }
+  if (!given || !known || *given == *known) return given.value_or(known.value_or(false));
+  throw data_error("graphs: directed", fmt::format("{}, as in training", name_of_edges(*known)),
+                   std::string(name_of_edges(*given)), "leave it out, and give edges of that kind");
+}
+
+int64_t GraphPredictor::Loaded::nodes_of(const GraphArrays& graphs, const Integers& starts) const {
+  const auto rows = [](size_t numbers, int64_t columns) { return static_cast<int64_t>(numbers) / columns; };
+  if (node_columns > 0) return rows(graphs.inputs.size(), node_columns);
+  if (!identifiers.empty()) return rows(graphs.identifiers.size(), std::ssize(identifiers));
+  if (trained.dim > 0) return rows(graphs.positions.size(), trained.dim);
+  if (!graphs.node_type.empty()) return rows(graphs.node_type.size(), 1);
+  if (!starts.empty()) return int64_t{starts.values().back()} - graphs.first_node;
+  throw invalid_argument(
+      "graphs: node_type",
+      "[nodes] numbers, as this model reads nothing else that tells how many nodes there are", "0",
+      "give node_type, of zeros where nodes have no types, or starts");
+}
+
+/// Of inputs, then of edge_inputs.
+std::vector<std::vector<float>> GraphPredictor::Loaded::fields_of(
+    const GraphArrays& graphs, std::span<const int32_t> graph_of_node,
+    std::span<const int32_t> row_of_edge) const {
+  struct Source {
+    const Numbers& from;
+    int64_t width;
+    std::vector<int32_t> rows;  // of `from`, by row of the field
+    size_t column = 0;
+  };
+  std::vector<int32_t> own(graph_of_node.size());
+  std::iota(own.begin(), own.end(), 0);
+  Source on_nodes{graphs.inputs, node_columns, std::move(own)},
+      on_graphs{graphs.graph_inputs, graph_columns, {graph_of_node.begin(), graph_of_node.end()}},
+      on_edges{graphs.edge_inputs, columns_of(edge_inputs), {row_of_edge.begin(), row_of_edge.end()}};
   std::vector<std::vector<float>> values;
-  size_t node_column = 0, graph_column = 0;
-  for (const FieldInfo& field : inputs) {
-    const bool on_graph = field.on == FieldOn::graph;
-    const Numbers& from = on_graph ? graphs.graph_inputs : graphs.inputs;
-    const auto width = static_cast<size_t>(on_graph ? graph_columns : node_columns);
-    size_t& column = on_graph ? graph_column : node_column;
+  const auto add = [&](const FieldInfo& field, Source& source) {
     const auto offsets = trained.offsets.find(field.name);
     std::vector<float>& of_field = values.emplace_back();
-    size_t node = 0;
-    for (size_t graph = 0; graph < nodes.size(); ++graph) {
-      for (int64_t i = 0; i < nodes[graph]; ++i, ++node) {
-        const size_t row = on_graph ? graph : node;
-        for (size_t c = 0; std::cmp_less(c, field.components); ++c) {
-          const double value = from[row * width + column + c];
-          if (!std::isfinite(value)) {
-            throw data_error(fmt::format("graphs: field {}, row {}", field.name, row), "finite numbers",
-                             fmt::format("{}", value), "look for values that were never set");
-          }
-          of_field.push_back(
-              static_cast<float>(value - (offsets == trained.offsets.end() ? 0.0 : offsets->second[c])));
+    for (const int32_t row : source.rows) {
+      for (size_t c = 0; std::cmp_less(c, field.components); ++c) {
+        const double value =
+            source.from[static_cast<size_t>(row) * static_cast<size_t>(source.width) + source.column + c];
+        if (!std::isfinite(value)) {
+          throw data_error(fmt::format("graphs: field {}, row {}", field.name, row), "finite numbers",
+                           fmt::format("{}", value), "look for values that were never set");
         }
+        of_field.push_back(
+            static_cast<float>(value - (offsets == trained.offsets.end() ? 0.0 : offsets->second[c])));
       }
     }
-    column += static_cast<size_t>(field.components);
-  }
+    source.column += static_cast<size_t>(field.components);
+  };
+  for (const FieldInfo& field : inputs) add(field, field.on == FieldOn::graph ? on_graphs : on_nodes);
+  for (const FieldInfo& field : edge_inputs) add(field, on_edges);
   return values;
 }
 
@@ -232,8 +267,11 @@ GraphPredictor::~GraphPredictor() = default;
 GraphPredictor::GraphPredictor(GraphPredictor&&) noexcept = default;
 
 const std::vector<FieldInfo>& GraphPredictor::inputs() const { return loaded_->inputs; }
+const std::vector<FieldInfo>& GraphPredictor::edge_inputs() const { return loaded_->edge_inputs; }
+const std::vector<FieldInfo>& GraphPredictor::identifiers() const { return loaded_->identifiers; }
 const std::vector<FieldInfo>& GraphPredictor::targets() const { return loaded_->targets; }
 int64_t GraphPredictor::node_columns() const { return loaded_->node_columns; }
+int64_t GraphPredictor::edge_columns() const { return columns_of(loaded_->edge_inputs); }
 int64_t GraphPredictor::graph_columns() const { return loaded_->graph_columns; }
 int GraphPredictor::dim() const { return loaded_->trained.dim; }
 bool GraphPredictor::per_graph() const { return loaded_->per_graph; }
@@ -244,10 +282,9 @@ namespace {
 
 /// Edges by their ends, numbered from 0; throws DataError for one between two graphs.
 struct Ends {
-  std::vector<int32_t> senders, receivers;
+  std::vector<int32_t> senders, receivers, graph_of;  // of each node
 
   Ends(std::span<const int32_t> edges, int32_t first_node, std::span<const int64_t> graphs) {
-    std::vector<int32_t> graph_of;
     for (size_t graph = 0; graph < graphs.size(); ++graph)
       graph_of.insert(graph_of.end(), static_cast<size_t>(graphs[graph]), static_cast<int32_t>(graph));
     for (size_t at = 0; at + 1 < edges.size(); at += 2) {
@@ -265,7 +302,22 @@ struct Ends {
       receivers.push_back(static_cast<int32_t>(to));
     }
   }
+  /// The row of `edges` that each edge of the model has its values from.
+  std::vector<int32_t> rows(const MeshEdges& made, bool directed) const {
+    constexpr const char* kWhere = "graphs: edges";
+    if (directed) return directed_edges(senders, receivers, std::ssize(graph_of), kWhere).columns;
+    std::vector<int32_t> pairs = senders;
+    pairs.insert(pairs.end(), receivers.begin(), receivers.end());
+    return columns_of_edges(made, pairs, kWhere);
+  }
 };
+
+/// Columns of `rows` [rows, columns], one after another.
+std::vector<std::vector<int32_t>> columns_in(std::span<const int32_t> rows, size_t columns) {
+  std::vector<std::vector<int32_t>> all(columns);
+  for (size_t i = 0; i < rows.size(); ++i) all[i % columns].push_back(rows[i]);
+  return all;
+}
 
 }  // namespace
 
@@ -279,27 +331,37 @@ void GraphPredictor::predict(const GraphArrays& given, WritableNumbers values) {
   const Integers edges = copies.read(given.edges, "graphs: edges", 2);
   const Integers types = copies.read(given.node_type, "graphs: node_type");
   const Integers starts = copies.read(given.starts, "graphs: starts");
-  const auto nodes = our.node_columns > 0 ? static_cast<int64_t>(given.inputs.size()) / our.node_columns
-                                          : static_cast<int64_t>(types.size());
+  graphs.edge_inputs = copies.read(given.edge_inputs, "graphs: edge_inputs");
+  const auto tables = std::ssize(our.identifiers);
+  const Integers identifiers =
+      copies.read(given.identifiers, "graphs: identifiers", std::max<int64_t>(1, tables));
+  const int64_t nodes = our.nodes_of(given, starts);
   const std::vector<int64_t> sizes_of = our.sizes_of_graphs(starts, given.first_node, nodes);
   const int64_t count = std::ssize(sizes_of), rows = our.per_graph ? count : nodes;
   check_count("graphs: inputs", nodes, our.node_columns, given.inputs.size());
   check_count("graphs: graph_inputs", count, our.graph_columns, given.graph_inputs.size());
+  check_count("graphs: edge_inputs", static_cast<int64_t>(given.edges.size()) / 2,
+              columns_of(our.edge_inputs), given.edge_inputs.size());
+  check_count("graphs: identifiers", nodes, tables, given.identifiers.size());
   check_count("graphs: positions", nodes, our.trained.dim, given.positions.size());
   if (!types.empty()) check_count("graphs: node_type", nodes, 1, types.size());
   check_count("graphs: values", rows, our.sizes.outputs, values.size());
 
   const std::shared_ptr<MemoryData> data = our.data_without_graphs();
-  data->directed = given.directed;
+  data->directed = our.directed(given.directed);
   std::vector<float> places;
   for (size_t i = 0; i < positions.size(); ++i) places.push_back(static_cast<float>(positions[i]));
   std::vector<int32_t> node_type(static_cast<size_t>(nodes), 0);
   std::ranges::copy(types.values(), node_type.begin());
   const Ends ends(edges.values(), given.first_node, sizes_of);
   data->add_mesh("graphs", places, node_type, ends.senders, ends.receivers);
-  const std::vector<std::vector<float>> fields = our.fields_of(graphs, sizes_of);
+  std::vector<int32_t> row_of_edge;
+  if (!our.edge_inputs.empty()) row_of_edge = ends.rows(data->meshes.front().edges, data->directed);
+  const std::vector<std::vector<float>> fields = our.fields_of(graphs, ends.graph_of, row_of_edge);
+  const auto of_nodes = columns_in(identifiers.values(), static_cast<size_t>(tables));
   MemoryTrajectory one{.mesh = 0, .frames = 1, .fields = {}};
   for (const std::vector<float>& field : fields) one.fields.emplace_back(field);
+  for (const std::vector<int32_t>& field : of_nodes) one.fields.emplace_back(field);
   data->trajectories.push_back(std::move(one));
   data->splits.front().count = 1;
   const Dataset dataset = Dataset::over(data);

@@ -2,7 +2,6 @@
 // What a MeshPredictor is made of: a checkpoint, a trainer, or a program's own model.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/embed/online_trainer_state.h>
@@ -26,22 +25,15 @@ void check_on_meshes(TaskName task, const char* needed, const char* fix) {
   throw config_error("task.name", needed, toml_quoted(name_of(task)), fix);
 }
 
-/// Programs give fields on nodes and on whole meshes, and positions to find world edges by.
-void refuse_edge_inputs(const Config& config) {
-  if (config.data.world_radius > 0.0 && config.data.world_position.empty())
-    throw config_error("data.world_radius", "0 for meshes that a program gives and that do not move",
-                       fmt::format("{}", config.data.world_radius),
-                       "pack the meshes, and use meshgrad predict");
-  if (config.data.edge_inputs.empty()) return;
-  throw config_error("data.edge_inputs", "[] for meshes that a program gives",
-                     listed(config.data.edge_inputs),
-                     "pack the meshes with their fields on edges, and use meshgrad predict");
-}
-
 TrainingData described_data(const fs::path& checkpoint) {
   check_on_meshes(checkpoint_config(checkpoint).task.name, "a checkpoint of a task on meshes",
                   "use GraphPredictor, in C meshgrad_graph_predictor, or meshgrad predict");
-  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
+  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) {
+    if (!data->directed.value_or(false)) return std::move(*data);
+    throw data_error(checkpoint.string(),
+                     "a model of edges without directions, as meshes in memory have them",
+                     std::string(name_of_edges(true)), "use meshgrad rollout or meshgrad predict");
+  }
   throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
                    "a checkpoint of an earlier version",
                    "train one more step: raise train.steps by 1 and run meshgrad train --resume");
@@ -87,7 +79,7 @@ MeshPredictor::Loaded::Loaded(Runtime& own, Ranks* with, Config given, TrainingD
     : runtime(own),
       ranks(with == nullptr ? alone : *with),
       process(runtime, ranks),
-      config((refuse_edge_inputs(given), std::move(given))),
+      config(checked_for_given_meshes(std::move(given))),
       trained(std::move(trained_on)),
       data(empty_data()),
       task(make_task(config, Dataset::over(data))),

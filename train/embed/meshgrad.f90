@@ -50,7 +50,7 @@ module meshgrad
     integer(c_size_t) :: size
     type(meshgrad_array) :: inputs, edges
     integer(c_int32_t) :: directed, first_node
-    type(meshgrad_array) :: graph_inputs, positions, node_type, starts
+    type(meshgrad_array) :: graph_inputs, positions, node_type, starts, identifiers, edge_inputs
   end type
 
   !> meshgrad_runtime_options of meshgrad.h.
@@ -298,11 +298,11 @@ module meshgrad
       import
       type(c_ptr), value :: predictor
     end subroutine
-    function c_graph_predictor_sizes(predictor, inputs, graph_inputs, dim, columns, per_graph) &
+    function c_graph_predictor_sizes(predictor, inputs, identifiers, graph_inputs, edge_inputs, dim, columns, per_graph) &
         bind(c, name="meshgrad_graph_predictor_sizes")
       import
       type(c_ptr), value :: predictor
-      integer(c_int32_t), intent(out) :: inputs, graph_inputs, dim, columns, per_graph
+      integer(c_int32_t), intent(out) :: inputs, identifiers, graph_inputs, edge_inputs, dim, columns, per_graph
       integer(c_int) :: c_graph_predictor_sizes
     end function
     function c_graph_predictor_predict(predictor, graph, values) bind(c, name="meshgrad_graph_predictor_predict")
@@ -1389,30 +1389,34 @@ contains
     call end_owned(self%own)
   end subroutine
 
-  !> Rows of inputs, of graph_inputs and of positions (0: none), and of a prediction, whose columns are graphs or nodes.
-  subroutine graph_predictor_sizes(self, inputs, graph_inputs, dim, rows, per_graph, status)
+  !> Rows of inputs, identifiers, graph_inputs, edge_inputs and positions (0: none), and of a prediction, whose columns
+  !! are graphs or nodes.
+  subroutine graph_predictor_sizes(self, inputs, identifiers, graph_inputs, edge_inputs, dim, rows, per_graph, status)
     class(meshgrad_graph_predictor), intent(in) :: self
-    integer(int32), intent(out), optional :: inputs, graph_inputs, dim, rows
+    integer(int32), intent(out), optional :: inputs, identifiers, graph_inputs, edge_inputs, dim, rows
     logical, intent(out), optional :: per_graph
     integer, intent(out), optional :: status
-    integer(c_int32_t) :: got(5)
+    integer(c_int32_t) :: got(7)
     got = 0
-    call finish(c_graph_predictor_sizes(self%own%handle, got(1), got(2), got(3), got(4), got(5)), status)
+    call finish(c_graph_predictor_sizes(self%own%handle, got(1), got(2), got(3), got(4), got(5), got(6), got(7)), status)
     if (present(inputs)) inputs = got(1)
-    if (present(graph_inputs)) graph_inputs = got(2)
-    if (present(dim)) dim = got(3)
-    if (present(rows)) rows = got(4)
-    if (present(per_graph)) per_graph = got(5) == 1
+    if (present(identifiers)) identifiers = got(2)
+    if (present(graph_inputs)) graph_inputs = got(3)
+    if (present(edge_inputs)) edge_inputs = got(4)
+    if (present(dim)) dim = got(5)
+    if (present(rows)) rows = got(6)
+    if (present(per_graph)) per_graph = got(7) == 1
   end subroutine
 
   !> inputs(columns, nodes), edges(2, edges) of senders and receivers; `values` gets the probability of each class, or
-  !! the targets, of each graph or node. `starts`: the first node of each graph, and one past the last.
+  !! the targets, of each graph or node. `starts`: the first node of each graph, and one past the last. `directed` is
+  !! refused unless it is as in the data that were trained on.
   subroutine graph_predictor_predict(self, inputs, edges, directed, values, graph_inputs, positions, node_type, starts, &
-      status)
+      identifiers, edge_inputs, status)
     class(meshgrad_graph_predictor), intent(in) :: self
     type(meshgrad_array), intent(in) :: inputs, edges, values
     logical, intent(in) :: directed
-    type(meshgrad_array), intent(in), optional :: graph_inputs, positions, node_type, starts
+    type(meshgrad_array), intent(in), optional :: graph_inputs, positions, node_type, starts, identifiers, edge_inputs
     integer, intent(out), optional :: status
     type(c_graph) :: graph
     call c_graph_init(graph, c_sizeof(graph))
@@ -1424,6 +1428,8 @@ contains
     if (present(positions)) graph%positions = positions
     if (present(node_type)) graph%node_type = node_type
     if (present(starts)) graph%starts = starts
+    if (present(identifiers)) graph%identifiers = identifiers
+    if (present(edge_inputs)) graph%edge_inputs = edge_inputs
     call finish(c_graph_predictor_predict(self%own%handle, graph, values), status)
   end subroutine
 

@@ -324,14 +324,17 @@ typedef struct meshgrad_graph {
   meshgrad_array
       inputs; /* f32 or f64 [nodes, columns]: the fields on nodes among data.inputs, in their order */
   meshgrad_array edges; /* i32 or i64 [edges, 2]: sender and receiver */
-  int32_t directed;     /* 1: edges as they are given; 0: each once or both ways, loops are left out. As the
-                           data were, of which `meshgrad info` says it; has no default */
+  int32_t directed;     /* 1: edges as they are given; 0: each once or both ways, loops are left out; -1, the
+                           default: as in the data that were trained on. Another value than theirs is refused */
   int32_t first_node;   /* the number of the first node in edges and starts: 0, or 1 as in Fortran */
   meshgrad_array graph_inputs; /* f32 or f64 [graphs, columns]: the fields on graphs among data.inputs */
   meshgrad_array positions;    /* f32 or f64 [nodes, dim], where the data had them */
   meshgrad_array node_type;    /* i32 or i64 [nodes]; rank 0: all 0 */
   meshgrad_array starts; /* i32 or i64 [graphs + 1]: the first node of each graph, and one past the last; rank
                             0: one graph */
+  meshgrad_array identifiers; /* i32 or i64 [nodes, columns]: the fields of data.embed, in their order */
+  meshgrad_array edge_inputs; /* f32 or f64 [edges, columns]: those of data.edge_inputs, of each row of edges.
+                                 An edge without a direction that is given once has them both ways */
 } meshgrad_graph;
 
 void meshgrad_graph_init_sized(meshgrad_graph* graph, size_t size);
@@ -341,10 +344,11 @@ static inline void meshgrad_graph_init(meshgrad_graph* graph) {
 int meshgrad_graph_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
                                     meshgrad_graph_predictor** predictor);
 void meshgrad_graph_predictor_destroy(meshgrad_graph_predictor* predictor);
-/* Columns of inputs, of graph_inputs and of positions (0: none); columns of a prediction, and whether its
- * rows are graphs (1) or nodes (0). Each may be NULL. */
+/* Columns of inputs, of identifiers, of graph_inputs, of edge_inputs and of positions (0: none); columns of a
+ * prediction, and whether its rows are graphs (1) or nodes (0). Each may be NULL. */
 int meshgrad_graph_predictor_sizes(const meshgrad_graph_predictor* predictor, int32_t* inputs,
-                                   int32_t* graph_inputs, int32_t* dim, int32_t* columns, int32_t* per_graph);
+                                   int32_t* identifiers, int32_t* graph_inputs, int32_t* edge_inputs,
+                                   int32_t* dim, int32_t* columns, int32_t* per_graph);
 /* Writes [graphs or nodes, columns] to values->data: the probability of each class, or the targets in their
  * units. */
 int meshgrad_graph_predictor_predict(meshgrad_graph_predictor* predictor, const meshgrad_graph* graph,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/data/text.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
@@ -30,6 +31,20 @@ void need_defaults(const Config& config, std::initializer_list<const char*> keys
 
 }  // namespace
 
+Config checked_for_given_meshes(Config config) {
+  if (!config.data.edge_inputs.empty()) {
+    throw config_error("data.edge_inputs", "[] for meshes that a program gives",
+                       listed(config.data.edge_inputs),
+                       "pack the meshes with these fields, and use the commands of meshgrad");
+  }
+  if (config.data.world_radius > 0.0 && config.data.world_position.empty()) {
+    throw config_error("data.world_radius", "0 for meshes that a program gives and that do not move",
+                       fmt::format("{}", config.data.world_radius),
+                       "pack the meshes, and use the commands of meshgrad");
+  }
+  return config;
+}
+
 Config online_config(Config config) {
   if (!find_key("data.hops")->applies_to(config.task.name))
     throw config_error("task.name", "a task on meshes with OnlineTrainer",
@@ -44,11 +59,9 @@ Config online_config(Config config) {
     throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
                        "raise train.batch instead");
   need_defaults(config,
-                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
-                 "data.edge_inputs"},
+                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs"},
                 "leave it out");
-  if (config.data.world_position.empty())
-    need_defaults(config, {"data.world_radius"}, "leave it out, or name data.world_position");
+  config = checked_for_given_meshes(std::move(config));
   if (edge_options(config.data) != MeshEdgeOptions{})
     need_defaults(config, {"data.hops", "data.period"}, "leave it out, or train on a packed file");
   need_defaults(config, {"train.epochs", "train.patience"},

@@ -13,6 +13,10 @@
 
 namespace meshgrad {
 
+/// Throws ConfigError for inputs that programs have no way to give: of meshes in memory there are fields on
+/// nodes and on whole meshes, and positions.
+Config checked_for_given_meshes(Config config);
+
 /// The settings that a run of this kind has. Throws ConfigError for keys that do not fit one.
 Config online_config(Config config);
 

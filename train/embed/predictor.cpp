@@ -53,11 +53,8 @@ std::optional<fs::path> data_of_run(const Config& config, const fs::path& checkp
   return path_exists(path) ? std::optional(path) : std::nullopt;
 }
 
-namespace {
-
-/// A run's configuration for predictions: with the numbers of its classes and identifiers, where these were
-/// counted in the data, and without the classes' weights, which new data need not allow.
-Config with_counts(Config config, const fs::path& checkpoint) {
+Config config_of_predictions(const fs::path& checkpoint) {
+  Config config = checkpoint_config(checkpoint);
   config.loss.class_weights.clear();
   const bool classes = config.task.name == TaskName::graph_classification && config.data.classes == 0;
   const bool identifiers = !config.data.embed.empty() && config.data.identifiers == 0;
@@ -76,8 +73,6 @@ Config with_counts(Config config, const fs::path& checkpoint) {
   return config;
 }
 
-}  // namespace
-
 struct Predictor::Loaded {
   Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks);
 
@@ -94,7 +89,7 @@ struct Predictor::Loaded {
 
 Predictor::Loaded::Loaded(Runtime& on, const fs::path& checkpoint, const std::string& data_path, Ranks* ranks)
     : runtime(on),
-      config(with_counts(checkpoint_config(checkpoint), checkpoint)),
+      config(config_of_predictions(checkpoint)),
       task(make_task(config, Dataset::open(data_of(config, checkpoint, data_path)))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {
@@ -174,6 +169,11 @@ const MeshTask& Predictor::steady_field() const {
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
   const TrainedModel trained = predictor.trained();
+  if (const TaskName task = predictor.config().task.name;
+      !options.label.empty() && task != TaskName::link_reconstruction) {
+    throw config_error("--label", "a run of task.name = \"link_reconstruction\", whose graphs have scores",
+                       toml_quoted(name_of(task)), "leave it out");
+  }
   EvaluateOptions resolved = options;
   if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
   if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;

@@ -24,6 +24,11 @@ struct TrainedModel;
 std::optional<std::filesystem::path> data_of_run(const Config& config,
                                                  const std::filesystem::path& checkpoint);
 
+/// A run's configuration for predictions: with the numbers of its classes and identifiers, where these were
+/// counted in the data, and without the classes' weights, which new data need not allow. Throws DataError
+/// when the file is no checkpoint.
+Config config_of_predictions(const std::filesystem::path& checkpoint);
+
 /// Throws ConfigError, naming the command to use, unless a run of this task predicts over time, or fields
 /// without time.
 void check_predicts(const Config& config, bool over_time);

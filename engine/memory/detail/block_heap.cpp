@@ -271,6 +271,13 @@ Block* BlockHeap::allocate_at(int64_t address, int64_t bytes) {
   return fits ? carve(block, address, bytes) : nullptr;
 }
 
+Block* BlockHeap::split_used(Block* block, int64_t bytes) {
+  unindex(block);
+  Block* const rest = split(block, bytes);
+  rest->owner = nullptr;
+  return rest;
+}
+
 /// Makes an unindexed block free and merges it with free neighbours. The block keeps its state until these
 /// are subtracted from the totals, because the totals depend on neighbours' states.
 void BlockHeap::merge_free(Block* block) {

@@ -82,6 +82,8 @@ class BlockHeap {
   Block* allocate(int64_t bytes, int64_t alignment, Placement placement);
   /// Allocates [address, address + bytes), outside of slabs; nullptr unless all of it is free.
   Block* allocate_at(int64_t address, int64_t bytes);
+  /// Makes two used blocks of one, the first of `bytes`, and returns the second.
+  Block* split_used(Block* block, int64_t bytes);
   /// Frees a used block and merges it with free neighbours.
   void free(Block* block);
 

@@ -105,7 +105,31 @@ TEST_CASE("classes of nodes in memory are those of a packed file") {
             doctest::Approx(table.values[2 * i + c]));
 }
 
-TEST_CASE("fields on graphs and undirected edges are read") {
+TEST_CASE("data whose edges have directions are told from others") {
+  const ScratchDirectory scratch;
+  Config config =
+      test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::small_graphs(20), false),
+                         TaskName::graph_regression);
+  config.train.steps = 1;
+  const fs::path checkpoint = trained(config);
+  Runtime runtime({.threads = 1});
+  GraphPredictor predictor(runtime, checkpoint);
+  const std::vector<float> inputs{1, 0, 1};
+  const std::vector<int32_t> once{0, 1, 1, 2, 0, 2}, both{0, 1, 1, 0, 1, 2, 2, 1, 2, 0, 0, 2};
+  std::vector<double> values(1), again(1);
+  predictor.predict({.inputs = inputs, .edges = once}, values);
+  predictor.predict({.inputs = inputs, .edges = both, .directed = false}, again);
+  CHECK(values == again);
+  CHECK(contains(
+      message_of([&] { predictor.predict({.inputs = inputs, .edges = both, .directed = true}, again); }),
+      "[graphs: directed] needed edges without directions, as in training, got directed edges"));
+  const fs::path other = test::pack_graphs(scratch.path, test::small_graphs(20), true);
+  CHECK(contains(
+      message_of([&] { Predictor(runtime, checkpoint, other.string()); }),
+      "last.safetensors was trained on, got directed edges; fix: convert the data with --undirected"));
+}
+
+TEST_CASE("fields on graphs are read") {
   const ScratchDirectory scratch;
   test::NpzArrays arrays = test::small_graphs(20);
   std::vector<float> load;
@@ -128,13 +152,102 @@ TEST_CASE("fields on graphs and undirected edges are read") {
   std::vector<double> values(4);
   predictor.predict(given, values);
   for (size_t i = 0; i < 4; ++i) CHECK(values[i] == doctest::Approx(table.values[i]));
-  given.directed = false;  // the rings have each edge both ways
-  std::vector<double> both(4);
-  predictor.predict(given, both);
-  CHECK(both == values);
+  given.directed = std::nullopt;  // as the checkpoint says
+  std::vector<double> again(4);
+  predictor.predict(given, again);
+  CHECK(again == values);
+  given.directed = false;
+  CHECK(contains(message_of([&] { predictor.predict(given, again); }),
+                 "[graphs: directed] needed directed edges, as in training, got edges without directions"));
+  given.directed = true;
   given.graph_inputs = {};
   CHECK(contains(message_of([&] { predictor.predict(given, values); }),
                  "[graphs: graph_inputs] needed [4, 1] numbers, got 0"));
+}
+
+TEST_CASE("fields on edges and identifiers are read as packed") {
+  for (const bool directed : {true, false}) {
+    const ScratchDirectory scratch;
+    test::NpzArrays arrays = test::rich_graphs(20);
+    Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, arrays, directed),
+                                       TaskName::graph_regression);
+    config.data.inputs = {};
+    config.data.embed = {"id", "kind"};
+    config.data.edge_inputs = {"e", "pair"};
+    config.train.steps = 20;
+    const fs::path checkpoint = trained(config);
+    Runtime runtime({.threads = 1});
+    const Predictor packed(runtime, checkpoint);
+    const PredictedTable table = predict_table(packed, {.split = "test"});
+    GraphPredictor predictor(runtime, checkpoint);
+    CHECK(predictor.node_columns() == 0);
+    CHECK(predictor.edge_columns() == 3);
+    CHECK(predictor.identifiers().size() == 2);
+    SideBySide graphs(packed.dataset(), "test");
+    std::vector<float> rows;
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < packed.dataset().size("test"); ++i) {
+      const TrajectoryView graph = packed.dataset().trajectory("test", i);
+      const auto e = graph.field("e").frame(0), pair = graph.field("pair").frame(0);
+      for (size_t edge = 0; edge < e.size(); ++edge)
+        rows.insert(rows.end(), {e[edge], pair[2 * edge], pair[2 * edge + 1]});
+      const auto id = graph.field("id").frame_of<int32_t>(0), kind = graph.field("kind").frame_of<int32_t>(0);
+      for (size_t node = 0; node < id.size(); ++node) ids.insert(ids.end(), {id[node], kind[node]});
+    }
+    // Edges in another order have their values with them.
+    std::vector<int64_t> edges;
+    std::vector<float> values_of_edges;
+    for (size_t at = graphs.edges.size() / 2; at-- > 0;) {
+      edges.insert(edges.end(), {graphs.edges[2 * at], graphs.edges[2 * at + 1]});
+      values_of_edges.insert(values_of_edges.end(), rows.begin() + static_cast<std::ptrdiff_t>(3 * at),
+                             rows.begin() + static_cast<std::ptrdiff_t>(3 * at + 3));
+    }
+    GraphArrays given{.edges = edges,
+                      .directed = directed,
+                      .starts = graphs.starts,
+                      .identifiers = ids,
+                      .edge_inputs = values_of_edges};
+    std::vector<double> values(table.values.size());
+    predictor.predict(given, values);
+    for (size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(table.values[i]));
+    const auto refused = [&] { return message_of([&] { predictor.predict(given, values); }); };
+    given.edge_inputs = rows;
+    CHECK(refused().empty());
+    CHECK(values[0] != doctest::Approx(table.values[0]));
+    given.edge_inputs = {};
+    CHECK(contains(refused(), "[graphs: edge_inputs] needed ["));
+    given.edge_inputs = rows;
+    given.identifiers = graphs.starts;
+    CHECK(contains(refused(), "[graphs: starts, row"));
+    given.identifiers = ids;
+    edges[0] = edges[2];
+    edges[1] = edges[3];
+    CHECK(contains(refused(), directed ? "" : "[graphs: edges] needed each edge of the mesh, at most once"));
+  }
+}
+
+TEST_CASE("graphs in memory need what tells their nodes") {
+  const ScratchDirectory scratch;
+  test::NpzArrays arrays = test::small_graphs(20);
+  arrays["graph:load"] = test::npy<float>("<f4", "(20,)", std::vector<float>(20, 1.0F));
+  Config config =
+      test::graph_config(scratch.path, test::pack_graphs(scratch.path, arrays), TaskName::graph_regression);
+  config.data.inputs = {"load"};
+  config.train.steps = 1;
+  Runtime runtime({.threads = 1});
+  GraphPredictor predictor(runtime, trained(config));
+  const std::vector<float> load{1};
+  const std::vector<int32_t> edges{0, 1, 1, 2}, types{0, 0, 0}, starts{0, 3};
+  GraphArrays given{.edges = edges, .directed = true, .graph_inputs = load};
+  std::vector<double> values(1), again(1);
+  CHECK(contains(message_of([&] { predictor.predict(given, values); }),
+                 "[graphs: node_type] needed [nodes] numbers"));
+  given.node_type = types;
+  predictor.predict(given, values);
+  given.node_type = {};
+  given.starts = starts;
+  predictor.predict(given, again);
+  CHECK(values == again);
 }
 
 TEST_CASE("graphs in memory that do not fit are refused") {
@@ -182,27 +295,38 @@ TEST_CASE("graphs in memory that do not fit are refused") {
 
 TEST_CASE("C predicts graphs as C++ does") {
   const ScratchDirectory scratch;
-  Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::small_graphs(20)),
+  Config config = test::graph_config(scratch.path, test::pack_graphs(scratch.path, test::rich_graphs(20)),
                                      TaskName::graph_classification);
+  config.data.embed = {"id"};
+  config.data.edge_inputs = {"e"};
   config.train.steps = 10;
   const std::string checkpoint = trained(config).string();
-  std::vector<float> inputs{1, 0, 1, 1, 0, 1, 1};
+  std::vector<float> inputs{1, 0, 1, 1, 0, 1, 1}, edge_inputs{1, 0, 2, 3, 1, 5};
+  const std::vector<int64_t> ids{1, 4, 2, 9, 3, 3, 50};
   const std::vector<int32_t> edges{1, 2, 2, 3, 3, 1, 4, 5, 5, 6, 6, 7}, starts{1, 4, 8};
   Runtime runtime({.threads = 1});
   std::vector<float> expected(4);
   GraphPredictor(runtime, checkpoint)
-      .predict({.inputs = inputs, .edges = edges, .directed = true, .first_node = 1, .starts = starts},
+      .predict({.inputs = inputs,
+                .edges = edges,
+                .directed = true,
+                .first_node = 1,
+                .starts = starts,
+                .identifiers = ids,
+                .edge_inputs = edge_inputs},
                expected);
   meshgrad_runtime* own = nullptr;
   REQUIRE(meshgrad_runtime_create(nullptr, &own) == MESHGRAD_OK);
   meshgrad_graph_predictor* predictor = nullptr;
   REQUIRE(meshgrad_graph_predictor_create(own, checkpoint.c_str(), &predictor) == MESHGRAD_OK);
-  int32_t columns = 0, per_graph = 0, width = 0, graph_width = -1, dim = -1;
-  CHECK(meshgrad_graph_predictor_sizes(predictor, &width, &graph_width, &dim, &columns, &per_graph) ==
-        MESHGRAD_OK);
-  CHECK(std::vector{width, graph_width, dim, columns, per_graph} == std::vector<int32_t>{1, 0, 0, 2, 1});
-  CHECK(meshgrad_graph_predictor_sizes(predictor, nullptr, nullptr, nullptr, nullptr, nullptr) ==
-        MESHGRAD_OK);
+  int32_t columns = 0, per_graph = 0, width = 0, identifiers = -1, graph_width = -1, edge_width = -1,
+          dim = -1;
+  CHECK(meshgrad_graph_predictor_sizes(predictor, &width, &identifiers, &graph_width, &edge_width, &dim,
+                                       &columns, &per_graph) == MESHGRAD_OK);
+  CHECK(std::vector{width, identifiers, graph_width, edge_width, dim, columns, per_graph} ==
+        std::vector<int32_t>{1, 1, 0, 1, 0, 2, 1});
+  CHECK(meshgrad_graph_predictor_sizes(predictor, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+                                       nullptr) == MESHGRAD_OK);
   std::vector<float> values(4);
   const meshgrad_array into = meshgrad_f32(values.data(), 2, 2);
   meshgrad_graph graph;
@@ -210,13 +334,17 @@ TEST_CASE("C predicts graphs as C++ does") {
   graph.inputs = meshgrad_f32(inputs.data(), 7, 1);
   graph.edges = meshgrad_i32(edges.data(), 6, 2);
   graph.starts = meshgrad_i32(starts.data(), 3, 1);
+  graph.identifiers = {
+      .data = const_cast<int64_t*>(ids.data()), .dtype = MESHGRAD_I64, .rank = 2, .shape = {7, 1}};
+  graph.edge_inputs = meshgrad_f32(edge_inputs.data(), 6, 1);
   graph.first_node = 1;
   const auto refused = [&](const char* text) {
     CHECK(meshgrad_graph_predictor_predict(predictor, &graph, &into) == MESHGRAD_INVALID_ARGUMENT);
     CHECK(contains(meshgrad_last_error(), text));
   };
-  refused("[graph: directed] needed 1, or 0 for edges once or both ways, as the data had them, got -1");
-  graph.directed = 1;
+  graph.directed = 2;
+  refused("[graph: directed] needed 1, 0 for edges once or both ways, or -1 for what the data had, got 2");
+  graph.directed = -1;
   CHECK(meshgrad_graph_predictor_predict(predictor, &graph, &into) == MESHGRAD_OK);
   CHECK(values == expected);
   graph.edges = meshgrad_i32(edges.data(), 2, 6);

@@ -152,7 +152,8 @@ TEST_CASE("fields that edges cannot read are refused") {
   config.unroll.steps = 1;
   config.data.hops = 2;
   CHECK(contains(refused(), "[data.edge_inputs] needed [] with data.hops above 1"));
-  CHECK(contains(message_of([&] { online_config(config); }), "needed [] with OnlineTrainer"));
+  CHECK(contains(message_of([&] { online_config(config); }),
+                 "[data.edge_inputs] needed [] for meshes that a program gives"));
   config = config_of_edges(scratch.path, 10);
   config.data.edge_inputs = {"kind"};
   CHECK(contains(message_of([&] { make_task(config, Dataset::open(config.data.path)); }),

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <set>
 
+#include "simulated_ranks.h"
 #include "support.h"
 
 namespace meshgrad {
@@ -126,6 +127,28 @@ TEST_CASE("a vgae finds links that it has not read, and resumes") {
   CHECK(test.metrics[1].value > 0.7);
   CHECK(test.metrics[3].value == test.metrics[4].value);
   CHECK(test.notes.empty());
+  // predict has these pairs, with the probabilities that the metrics rank.
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  const PredictedTable table = predict_table(predictor, {.split = "test"});
+  CHECK(table.rows == "pair");
+  CHECK(table.column_names() == std::vector<std::string>{"node_a", "node_b", "linked", "probability"});
+  REQUIRE(static_cast<double>(table.numbers.size()) == test.metrics[3].value + test.metrics[4].value);
+  const MeshView mesh = predictor.dataset().trajectory(0).mesh();
+  const std::vector<NodePair> links = linked_pairs(mesh);
+  const LinkSplit split = split_links(mesh.nodes, links, 0.15, 0.15, mixed_bits(0));
+  double entropy = 0.0;
+  for (size_t i = 0; i < table.numbers.size(); ++i) {
+    CHECK(table.numbers[i] == static_cast<int64_t>(i));
+    const double* row = table.values.data() + 4 * i;
+    const bool linked = i < split.test.linked.size();
+    const NodePair& pair = linked ? split.test.linked[i] : split.test.others[i - split.test.linked.size()];
+    CHECK((row[0] == pair.a && row[1] == pair.b && row[2] == (linked ? 1.0 : 0.0)));
+    entropy -= std::log(linked ? row[3] : 1.0 - row[3]);
+  }
+  CHECK(test.metrics[2].value == doctest::Approx(entropy / static_cast<double>(table.numbers.size())));
+  CHECK(contains(message_of([&] { evaluate(predictor, {.split = "test", .label = "label"}); }),
+                 "[--label] needed many graphs, which have scores"));
   const auto whole = test::tensors_of(config);
   const std::string metrics = test::lasting_metrics(config.run.dir);
   config.run.dir = (scratch.path / "pieces").string();
@@ -208,6 +231,72 @@ TEST_CASE("links of many graphs are learned, and graphs have scores") {
   Tape tape(one, Tape::Mode::evaluate);
   CHECK(*predictor.task().loss(tape, predictor.trained().model, batch, {}).sum.value().data<double>() ==
         doctest::Approx(sum).epsilon(1e-5));
+}
+
+TEST_CASE("ranks share the graphs of an evaluation of links") {
+  const ScratchDirectory scratch;
+  Config config = test::many_links_config(scratch.path, test::small_graphs(40));
+  config.model.vgae.feature_weight = 0.5;
+  config.train.steps = 5;
+  test::train_here(config);
+  const fs::path checkpoint = fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
+  const auto metrics_of = [](const Evaluation& result) {
+    std::vector<double> values;
+    for (const Metric& metric : result.metrics) values.push_back(metric.value);
+    return values;
+  };
+  Runtime here({.threads = 1});
+  const Predictor alone(here, checkpoint);
+  const std::vector<double> expected = metrics_of(evaluate(alone, {.split = "test", .label = "label"}));
+  CHECK(expected.size() == 7);
+  test::on_ranks(3, [&](Ranks& ranks) {
+    Runtime runtime({.threads = 1});
+    const Predictor predictor(runtime, checkpoint);
+    int64_t asked = 0;
+    EvaluateOptions options{.split = "test", .label = "label", .ranks = &ranks};
+    options.stop = [&] { return ++asked < 0; };
+    CHECK(metrics_of(evaluate(predictor, options)) == expected);
+    CHECK(asked == 3);  // once for each three of 8 graphs
+    options.stop = [&] { return ranks.rank() == 1; };
+    CHECK(evaluate(predictor, options).stopped);
+  });
+}
+
+TEST_CASE("labels of graphs say how well scores tell anomalies") {
+  const ScratchDirectory scratch;
+  test::NpzArrays arrays = test::small_graphs(40);
+  std::vector<int32_t> odd, kind(40, 2);
+  for (int g = 0; g < 40; ++g) odd.push_back(g % 3 == 0 ? 1 : 0);
+  arrays["graph:odd"] = test::npy<int32_t>("<i4", "(40,)", odd);
+  arrays["graph:kind"] = test::npy<int32_t>("<i4", "(40,)", kind);
+  Config config = test::many_links_config(scratch.path, arrays);
+  config.train.steps = 5;
+  test::train_here(config);
+  Runtime runtime({.threads = 1});
+  const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  const PredictedTable table = predict_table(predictor, {.split = "test"});
+  // The share of pairs of an anomaly and another graph of which the anomaly has the higher score.
+  double right = 0.0, pairs = 0.0;
+  for (size_t a = 0; a < 8; ++a) {
+    for (size_t b = 0; b < 8; ++b) {
+      if (odd[32 + a] != 1 || odd[32 + b] != 0) continue;
+      pairs += 1.0;
+      const double anomaly = table.values[3 * a], other = table.values[3 * b];
+      right += anomaly > other ? 1.0 : anomaly == other ? 0.5 : 0.0;  // equal graphs have equal scores
+    }
+  }
+  const Evaluation result = evaluate(predictor, {.split = "test", .label = "odd"});
+  REQUIRE(result.metrics.size() == 7);
+  CHECK(result.metrics[5].name == "AUC of scores");
+  CHECK(result.metrics[5].value == doctest::Approx(right / pairs));
+  CHECK(result.metrics[6].name == "average precision of scores");
+  CHECK(evaluate(predictor, {.split = "test"}).metrics.size() == 5);
+  const auto refused = [&](const char* label) {
+    return message_of([&] { evaluate(predictor, {.split = "test", .label = label}); });
+  };
+  CHECK(contains(refused("kind"), "graph 0 of split test] needed 1 for an anomaly, or 0, got 2"));
+  CHECK(contains(refused("x"), "[--label] needed an i32 field of 1 component on graphs"));
+  CHECK_FALSE(refused("none").empty());
 }
 
 TEST_CASE("batches of links have room for their edges and pairs") {

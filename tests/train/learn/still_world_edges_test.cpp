@@ -74,7 +74,7 @@ TEST_CASE("a steady run has world edges, and predicts") {
   const Predictor predictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
   CHECK(std::isfinite(evaluate(predictor, {.split = "test"}).fields.at(0).rmse));
   CHECK(contains(message_of([&] { online_config(config); }),
-                 "[data.world_radius] needed 0.0 with OnlineTrainer"));
+                 "[data.world_radius] needed 0 for meshes that a program gives and that do not move"));
   CHECK(contains(message_of([&] {
                    MeshPredictor(runtime, fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
                  }),

@@ -75,9 +75,11 @@ TEST_CASE("new graphs are predicted without their targets") {
   const test::ScratchDirectory scratch;
   for (const TaskName name : {TaskName::graph_regression, TaskName::graph_classification}) {
     CAPTURE(name_of(name));
-    const test::NpzArrays arrays = test::small_graphs(40);
+    const test::NpzArrays arrays = test::rich_graphs(40);
     const fs::path data = test::pack_graphs(scratch.path, arrays);
     Config config = test::graph_config(scratch.path, data, name);
+    config.data.embed = {"id"};
+    config.data.edge_inputs = {"pair", "e"};
     config.train.steps = 20;
     config.run.dir = (scratch.path / std::string(name_of(name))).string();
     REQUIRE(run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
@@ -125,6 +127,11 @@ TEST_CASE("nodes of a new graph are predicted without their classes") {
   const std::string csv = test::read_text(scratch.path / "out" / "predictions.csv");
   CHECK(contains(csv, "node,class,p0,p1\n0,1,"));
   CHECK(std::ranges::count(csv, '\n') == 5);
+  const Outcome refused = run_meshgrad({"predict", config.run.dir, "--checkpoint", "last", "--data",
+                                        (folder / "graph.mgd").string(), "--split", "test"});
+  CHECK(refused.code != 0);
+  CHECK(contains(refused.err,
+                 "[--split] needed nodes with classes, of which a split has a part, got no field label"));
 }
 
 TEST_CASE("graphs with labels pass through all commands") {

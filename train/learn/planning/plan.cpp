@@ -96,8 +96,8 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   const StepMemory one = probe.predict(with_batch(config, 1));
   MemoryBudget budget{.total = room.total,
                       .context = room.context,
-                      .parameters = one.of(Tag::parameters) - one.embed,
-                      .embed = one.embed,
+                      .parameters = one.of(Tag::parameters),
+                      .embed = one.of(Tag::embed),
                       .optimizer = one.of(Tag::optimizer),
                       .gradients = one.of(Tag::gradients)};
   budget.max_batch = std::min(config.plan.max_batch, probe.most_samples(config) - 1);

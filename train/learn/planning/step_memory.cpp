@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/nn/embedding.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
 #include <meshgrad/train/learn/run/make_model.h>
@@ -77,7 +76,6 @@ StepMemory ProbedStep::memory() {
           .by_tag = stats.tags_at_peak,
           .reserved = stats.reserved.peak,
           .offloaded = steps.offloaded_bytes(),
-          .embed = embedding_bytes(model.parameters),
           .messages = {}};
 }
 

@@ -156,8 +156,10 @@ int64_t BatchLoader::batches(int64_t step) {
   if (step == unsplit_) return share_.rank == 0 ? accumulate_ : 0;
   if (share_.reduction == RankReduction::ordered)
     return std::ssize(assignment(step)[static_cast<size_t>(share_.rank)]);
+  std::span<const int64_t> left = assignment(step)[static_cast<size_t>(share_.rank)];
+  const int64_t first = samples_until(step);
   int64_t batches = 0;
-  while (!own_places({step, batches}).empty()) ++batches;
+  for (; !left.empty(); ++batches) left = left.subspan(order_.first_batch(first, left));
   return batches;
 }
 

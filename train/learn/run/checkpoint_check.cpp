@@ -291,6 +291,7 @@ TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
     }
   }
   data.ranges = ranges_of(dataset, data);
+  data.directed = dataset.directed();
   return data;
 }
 
@@ -307,6 +308,7 @@ std::string to_json(const TrainingData& data) {
                                 {"on", name_of(field.on)}});
     }
   }
+  if (data.directed) json["directed"] = *data.directed;
   if (data.ranges) json["ranges"] = to_json(*data.ranges);
   return json.dump();
 }
@@ -327,6 +329,7 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
                              .unit = field.at("unit").get<std::string>(),
                              .on = static_cast<FieldOn>(on - kFieldOnNames.begin())});
     }
+    if (json.contains("directed")) data.directed = json.at("directed").get<bool>();
     if (json.contains("ranges")) data.ranges = ranges_from(json.at("ranges"));
     const bool fits = data.dim >= 0 && data.dim <= 3;
     const bool wide = std::ranges::all_of(
@@ -340,6 +343,10 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
   }
 }
 
+std::string_view name_of_edges(bool directed) {
+  return directed ? "directed edges" : "edges without directions";
+}
+
 bool same_dt(double trained, double dt) {
   constexpr double kRounding = 1e-6;  // of a dt in f32
   return trained <= 0 || dt <= 0 || std::abs(trained - dt) <= kRounding * trained;
@@ -351,6 +358,12 @@ std::optional<OtherData> find_other_data(const std::string& checkpoint, const Tr
   if (task.describe().over_time && !same_dt(trained.dt, dataset.dt())) {
     return OtherData{fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
                      fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these"};
+  }
+  if (trained.directed && *trained.directed != dataset.directed()) {
+    return OtherData{
+        fmt::format("{}, which {} was trained on", name_of_edges(*trained.directed), checkpoint),
+        std::string(name_of_edges(dataset.directed())),
+        *trained.directed ? "convert the data with --directed" : "convert the data with --undirected"};
   }
   const TrainingData here = training_data(dataset, config.data);
   if (here.offsets == trained.offsets) return std::nullopt;

@@ -70,12 +70,16 @@ struct TrainingData {
   std::vector<FieldInfo> fields;  ///< inputs and targets, without offsets
   /// Nothing in checkpoints of earlier versions, and of data without statistics.
   std::optional<TrainingRanges> ranges = {};
+  std::optional<bool> directed = {};  ///< Dataset::directed; nothing in checkpoints of earlier versions
 };
 TrainingData training_data(const Dataset& dataset, const DataConfig& config);
 
 std::string to_json(const TrainingData& data);
 /// Throws DataError with `where` for anything else than to_json's text.
 TrainingData training_data_from_json(std::string_view text, std::string_view where);
+
+/// "directed edges", or "edges without directions".
+std::string_view name_of_edges(bool directed);
 
 /// Whether data may be predicted by a model of changes over `trained` seconds: the same dt but for the
 /// rounding of f32, or one of the two is not known (0).
@@ -85,8 +89,9 @@ bool same_dt(double trained, double dt);
 struct OtherData {
   std::string needed, got, fix;
 };
-/// Another known dt of the task's data than of `trained` (of a task over time), or other offsets, with
-/// both figures; nothing where they agree. `checkpoint` names what was trained.
+/// Another known dt of the task's data than of `trained` (of a task over time), other offsets, or edges that
+/// are directed in one of the two, with both figures; nothing where they agree. `checkpoint` names what was
+/// trained.
 std::optional<OtherData> find_other_data(const std::string& checkpoint, const TrainingData& trained,
                                          const Task& task, const Config& config);
 

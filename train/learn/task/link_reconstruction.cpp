@@ -2,6 +2,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/class_metrics.h>
@@ -17,29 +18,6 @@
 
 namespace meshgrad {
 namespace {
-
-/// log(1 + exp(x)).
-double log_1p_exp(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
-
-/// Inner products of rows of z.
-struct PairLogits {
-  std::vector<double> z;
-  size_t width;
-
-  double operator()(const NodePair& pair) const {
-    const double* const a = z.data() + static_cast<size_t>(pair.a) * width;
-    const double* const b = z.data() + static_cast<size_t>(pair.b) * width;
-    double sum = 0.0;
-    for (size_t c = 0; c < width; ++c) sum += a[c] * b[c];
-    return sum;
-  }
-  double cross_entropies(const PairSample& pairs) const {
-    double sum = 0.0;
-    for (const NodePair& pair : pairs.linked) sum += log_1p_exp(-(*this)(pair));
-    for (const NodePair& pair : pairs.others) sum += log_1p_exp((*this)(pair));
-    return sum;
-  }
-};
 
 /// Of each entry: a pair has two, and each kind of pairs half of the loss.
 float entry_weight(int64_t pairs) {
@@ -58,7 +36,40 @@ const PairSample& part_of(const LinkSplit& links, std::string_view split) {
   return part == "train" ? links.train : part == "valid" ? links.valid : links.test;
 }
 
+/// log(1 + exp(x)).
+double log_1p_exp(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
 }  // namespace
+
+/// Inner products of rows of z.
+struct LinkReconstruction::PairLogits {
+  std::vector<double> z;
+  size_t width;
+
+  double operator()(const NodePair& pair) const {
+    const double* const a = z.data() + static_cast<size_t>(pair.a) * width;
+    const double* const b = z.data() + static_cast<size_t>(pair.b) * width;
+    double sum = 0.0;
+    for (size_t c = 0; c < width; ++c) sum += a[c] * b[c];
+    return sum;
+  }
+  double cross_entropies(const PairSample& pairs) const {
+    double sum = 0.0;
+    for (const NodePair& pair : pairs.linked) sum += log_1p_exp(-(*this)(pair));
+    for (const NodePair& pair : pairs.others) sum += log_1p_exp((*this)(pair));
+    return sum;
+  }
+};
+
+/// Of pairs or graphs, and which are what the scores look for.
+struct LinkReconstruction::Scores {
+  std::vector<double> score;
+  std::vector<uint8_t> positive;
+  void add(double one, uint8_t is_positive) {
+    score.push_back(one);
+    positive.push_back(is_positive);
+  }
+};
 
 LinkReconstruction::LinkReconstruction(const Dataset& data, const Config& config)
     : GraphTask(data, config),
@@ -302,17 +313,25 @@ NodePairs LinkReconstruction::pairs_of(const Batch& batch) const {
   return pairs;
 }
 
+Variable LinkReconstruction::add_divergence(Tape& tape, const Variable& sum, const Values& values,
+                                            const Batch& batch) const {
+  if (vgae_.kl_weight == 0.0) return sum;
+  return ops::latent_loss(tape, sum, values[1], batch.tensor("latent_weights"));
+}
+
+Variable LinkReconstruction::add_features(Tape& tape, const Variable& sum, const Values& values,
+                                          const Batch& batch) const {
+  if (vgae_.feature_weight == 0.0) return sum;
+  const Tensor& mask = batch.tensor("mask");
+  const Variable error = ops::accumulate_error(tape, {}, values[2], batch.tensor("target"), mask);
+  return ops::masked_loss(tape, sum, {error}, mask, {.row_weights = batch.tensor("feature_weights")}).sum;
+}
+
 LossTerms LinkReconstruction::loss(Tape& tape, const Model& model, const Batch& batch,
                                    const Recomputation& recomputation) const {
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  Variable sum;
-  if (vgae_.kl_weight > 0.0) sum = ops::latent_loss(tape, sum, values[1], batch.tensor("latent_weights"));
-  if (vgae_.feature_weight > 0.0) {
-    const Tensor& mask = batch.tensor("mask");
-    const Variable error = ops::accumulate_error(tape, {}, values[2], batch.tensor("target"), mask);
-    sum = ops::masked_loss(tape, sum, {error}, mask, {.row_weights = batch.tensor("feature_weights")}).sum;
-  }
-  return {.sum = ops::pair_loss(tape, sum, values[0], pairs_of(batch)), .penalty = {}};
+  const Variable rest = add_features(tape, add_divergence(tape, {}, values, batch), values, batch);
+  return {.sum = ops::pair_loss(tape, rest, values[0], pairs_of(batch)), .penalty = {}};
 }
 
 ComparedErrors LinkReconstruction::compare(const Stream&, std::string_view split, const Sample& sample,
@@ -323,94 +342,114 @@ ComparedErrors LinkReconstruction::compare(const Stream&, std::string_view split
   return {logits.cross_entropies(pairs), count * std::numbers::ln2, count};
 }
 
-void LinkReconstruction::predict_values(
-    const TrainedModel& trained, const EvaluateOptions& options,
-    const std::function<void(const Sample&, const std::vector<Tensor>&)>& one) const {
+bool LinkReconstruction::predict_each_graph(const TrainedModel& trained, const EvaluateOptions& options,
+                                            const Compute& compute, const Take& take) const {
   const SplitSamples all = samples(options.split);
   const int64_t count = one_graph() ? all.size() : all.starts[static_cast<size_t>(evaluated(options))];
   if (count == 0) throw no_samples(options.split);
-  for (int64_t i = 0; i < count; ++i) {
-    Normalizers normalizers = trained.normalizers;
-    const Batch batch = training_batch(trained.task, trained.runtime, trained.precision, options.split,
-                                       {all.at(i)}, {}, normalizers);
-    Tape tape(trained.runtime, Tape::Mode::evaluate);
-    std::vector<Tensor> values;
-    for (const Variable& value : forward(trained.model, tape, batch.graph))
-      values.push_back(to_host(value.value(), trained.runtime.stream()));
-    values.push_back(to_host(batch.graph.node_features, trained.runtime.stream()));
-    one(all.at(i), values);
+  Ranks alone;
+  Ranks& ranks = options.ranks != nullptr ? *options.ranks : alone;
+  for (int64_t begin = 0; begin < count; begin += ranks.size()) {
+    if (options.stop && agree(ranks, options.stop(), "evaluation")) return true;
+    std::vector<double> own;
+    if (const int64_t mine = begin + ranks.rank(); mine < count) {
+      Normalizers normalizers = trained.normalizers;
+      const Batch batch = training_batch(trained.task, trained.runtime, trained.precision, options.split,
+                                         {all.at(mine)}, {}, normalizers);
+      Tape tape(trained.runtime, Tape::Mode::evaluate);
+      own = compute(all.at(mine), tape, forward(trained.model, tape, batch.graph), batch);
+    }
+    dataset.check_unchanged();
+    std::vector<std::vector<double>> computed;
+    for (const int64_t size : all_gather(ranks, int64_t{std::ssize(own)}, "evaluation"))
+      computed.emplace_back(static_cast<size_t>(size));
+    computed[static_cast<size_t>(ranks.rank())] = std::move(own);
+    std::vector<std::span<std::byte>> parts;
+    for (std::vector<double>& part : computed) parts.push_back(std::as_writable_bytes(std::span(part)));
+    all_gather_bytes(ranks, parts, "evaluation");
+    for (int64_t i = begin; i < std::min<int64_t>(begin + ranks.size(), count); ++i)
+      take(all.at(i), computed[static_cast<size_t>(i - begin)]);
   }
+  return false;
+}
+
+LinkReconstruction::PairLogits LinkReconstruction::logits_of(const Variable& z, const Stream& stream) const {
+  return {values_of(to_host(z.value(), stream)), static_cast<size_t>(sizes.outputs)};
+}
+
+void LinkReconstruction::check_label(const std::string& label) const {
+  if (label.empty()) return;
+  if (one_graph()) {
+    throw config_error("--label", "many graphs, which have scores", "1", "leave it out");
+  }
+  const FieldInfo& field = dataset.field(label);
+  if (field.on != FieldOn::graph || field.dtype != DType::i32 || field.components != 1)
+    throw unfit_field("--label", "an i32 field of 1 component on graphs, 1 for an anomaly and else 0", field);
+}
+
+uint8_t LinkReconstruction::label_of(const std::string& label, std::string_view split,
+                                     const Sample& sample) const {
+  const int32_t value = view_of(split, sample).field(label).frame_of<int32_t>(sample.frame)[0];
+  if (value == 0 || value == 1) return static_cast<uint8_t>(value);
+  throw data_error(
+      fmt::format("{}: {}, graph {} of split {}", dataset.path().string(), label, sample.trajectory, split),
+      "1 for an anomaly, or 0", fmt::format("{}", value), "make such a field, or name another");
+}
+
+void LinkReconstruction::add_areas(const Scores& scores, const std::string& of, const char* kinds[2],
+                                   Evaluation& result) {
+  result.metrics.push_back({"AUC" + of, "", roc_area(scores.score, scores.positive)});
+  result.metrics.push_back({"average precision" + of, "", average_precision(scores.score, scores.positive)});
+  const auto positives = std::ranges::count(scores.positive, uint8_t{1});
+  if (positives > 0 && positives < std::ssize(scores.positive)) return;
+  result.notes.push_back(fmt::format("AUC{}{} nan: split {} has no {}", of,
+                                     positives == 0 ? " and average precision are" : " is", result.split,
+                                     kinds[positives == 0 ? 0 : 1]));
 }
 
 Evaluation LinkReconstruction::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
+  check_label(options.label);
   Evaluation result{
       .split = options.split, .trajectories = one_graph() ? 1 : evaluated(options), .targets = "links"};
-  std::vector<double> scores;
-  std::vector<uint8_t> linked;
-  double entropy = 0.0;
-  predict_values(trained, options, [&](const Sample& sample, const std::vector<Tensor>& values) {
-    const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
-    const PairSample pairs = evaluated_pairs(options.split, sample);
-    for (const std::vector<NodePair>* kind : {&pairs.linked, &pairs.others}) {
-      for (const NodePair& pair : *kind) {
-        scores.push_back(logits(pair));
-        linked.push_back(kind == &pairs.linked ? 1 : 0);
-      }
-    }
-    entropy += logits.cross_entropies(pairs);
-  });
-  const auto count = static_cast<double>(scores.size());
-  const auto links = static_cast<double>(std::ranges::count(linked, uint8_t{1}));
-  result.metrics = {{"AUC", "", roc_area(scores, linked)},
-                    {"average precision", "", average_precision(scores, linked)},
-                    {"cross entropy", "nat", entropy / count},
-                    {"linked pairs", "", links},
-                    {"other pairs", "", count - links}};
-  if (links == 0.0 || links == count) {
-    result.notes.push_back(fmt::format("AUC{} nan: split {} has no {} pairs",
-                                       links == 0.0 ? " and average precision are" : " is", options.split,
-                                       links == 0.0 ? "linked" : "other"));
-  }
+  Scores pairs, graphs;
+  double entropy = 0.0, links = 0.0;
+  const bool scored = !options.label.empty();
+  const auto compute = [&](const Sample& sample, Tape& tape, const Values& values, const Batch& batch) {
+    const PairLogits logits = logits_of(values[0], trained.runtime.stream());
+    const PairSample evaluated = evaluated_pairs(options.split, sample);
+    std::vector<double> row{static_cast<double>(evaluated.linked.size()), logits.cross_entropies(evaluated),
+                            scored ? score_of(tape, values, batch).front() : 0.0};
+    for (const std::vector<NodePair>* kind : {&evaluated.linked, &evaluated.others})
+      for (const NodePair& pair : *kind) row.push_back(logits(pair));
+    return row;
+  };
+  result.stopped =
+      predict_each_graph(trained, options, compute, [&](const Sample& sample, std::span<const double> row) {
+        const auto linked = static_cast<size_t>(row[0]);
+        links += row[0];
+        entropy += row[1];
+        if (scored) graphs.add(row[2], label_of(options.label, options.split, sample));
+        for (size_t i = 0; i + 3 < row.size(); ++i) pairs.add(row[i + 3], i < linked ? 1 : 0);
+      });
+  const auto count = static_cast<double>(pairs.score.size());
+  const char* kinds[] = {"linked pairs", "other pairs"};
+  add_areas(pairs, "", kinds, result);
+  result.metrics.insert(result.metrics.end(), {{"cross entropy", "nat", entropy / count},
+                                               {"linked pairs", "", links},
+                                               {"other pairs", "", count - links}});
+  const char* graph_kinds[] = {"anomalies", "graphs that are none"};
+  if (scored) add_areas(graphs, " of scores", graph_kinds, result);
   return result;
 }
 
-std::vector<double> LinkReconstruction::score_of(std::string_view split, const Sample& sample,
-                                                 const std::vector<Tensor>& values) const {
-  const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
-  const TrajectoryView view = view_of(split, sample);
-  const auto nodes = static_cast<int32_t>(view.mesh().nodes);
-  PairSample pairs{.linked = read_links(split, sample), .others = {}};
-  if (vgae_.pairs > 0) {
-    pairs =
-        drawn_pairs(nodes, pairs.linked, vgae_.pairs, mixed_bits(seed_ ^ view.sample_id(sample.frame)), 3);
-  } else {
-    for (int32_t b = 0; b < nodes; ++b)
-      for (int32_t a = 0; a < b; ++a)
-        if (!std::ranges::binary_search(pairs.linked, NodePair{a, b})) pairs.others.push_back({a, b});
-  }
-  const auto mean_of = [&](const PairSample& kind) {
-    const size_t count = kind.linked.size() + kind.others.size();
-    return count > 0 ? logits.cross_entropies(kind) / static_cast<double>(count) : 0.0;
+std::vector<double> LinkReconstruction::score_of(Tape& tape, const Values& values, const Batch& batch) const {
+  const auto read = [&](const Variable& sum) {
+    return sum ? values_of(to_host(sum.value(), tape.runtime().stream())).front() : 0.0;
   };
-  const double links = 0.5 * (mean_of({.linked = pairs.linked, .others = {}}) +
-                              mean_of({.linked = {}, .others = pairs.others}));
-  const std::vector<double> moments = values_of(values[1]);
-  double divergence = 0.0;
-  const size_t width = logits.width;
-  for (size_t i = 0; i < moments.size(); i += 2 * width) {
-    for (size_t c = i; c < i + width; ++c) {
-      const double log = moments[c + width];
-      divergence += 0.5 * (moments[c] * moments[c] + std::exp(2.0 * log) - 1.0 - 2.0 * log);
-    }
-  }
-  divergence *= vgae_.kl_weight / (static_cast<double>(nodes) * static_cast<double>(nodes));
-  std::vector<double> parts{links + divergence, links, divergence};
-  if (vgae_.feature_weight == 0.0) return parts;
-  const std::vector<double> given = values_of(values[3]), back = values_of(values[2]);
-  double squares = 0.0;
-  for (size_t i = 0; i < given.size(); ++i) squares += (back[i] - given[i]) * (back[i] - given[i]);
-  parts.push_back(vgae_.feature_weight * squares / static_cast<double>(given.size()));
-  parts.front() += parts.back();
+  std::vector<double> parts{0.0, read(ops::pair_loss(tape, {}, values[0], pairs_of(batch))),
+                            read(add_divergence(tape, {}, values, batch))};
+  if (vgae_.feature_weight > 0.0) parts.push_back(read(add_features(tape, {}, values, batch)));
+  for (size_t i = 1; i < parts.size(); ++i) parts[0] += parts[i];
   return parts;
 }
 
@@ -422,23 +461,27 @@ PredictedTable LinkReconstruction::table(const TrainedModel& trained, const Eval
     table.groups = {{"score", 1}, {"pairs", 1}, {"divergence", 1}};
     if (vgae_.feature_weight > 0.0) table.groups.push_back({"features", 1});
   }
-  predict_values(trained, options, [&](const Sample& sample, const std::vector<Tensor>& values) {
-    const PairLogits logits{values_of(values[0]), static_cast<size_t>(sizes.outputs)};
+  const auto compute = [&](const Sample& sample, Tape& tape, const Values& values, const Batch& batch) {
+    if (!one_graph()) return score_of(tape, values, batch);
+    const PairLogits logits = logits_of(values[0], trained.runtime.stream());
+    const PairSample pairs = evaluated_pairs(options.split, sample);
+    std::vector<double> rows;
+    for (const std::vector<NodePair>* kind : {&pairs.linked, &pairs.others}) {
+      for (const NodePair& pair : *kind) {
+        rows.insert(rows.end(), {static_cast<double>(pair.a), static_cast<double>(pair.b),
+                                 kind == &pairs.linked ? 1.0 : 0.0, 1.0 / (1.0 + std::exp(-logits(pair)))});
+      }
+    }
+    return rows;
+  };
+  predict_each_graph(trained, options, compute, [&](const Sample& sample, std::span<const double> rows) {
+    table.values.insert(table.values.end(), rows.begin(), rows.end());
     if (!one_graph()) {
       table.numbers.push_back(sample.trajectory);
       table.frames.push_back(sample.frame);
-      const std::vector<double> parts = score_of(options.split, sample, values);
-      table.values.insert(table.values.end(), parts.begin(), parts.end());
-      return;
-    }
-    const PairSample pairs = evaluated_pairs(options.split, sample);
-    for (const std::vector<NodePair>* kind : {&pairs.linked, &pairs.others}) {
-      for (const NodePair& pair : *kind) {
-        table.numbers.push_back(std::ssize(table.numbers));
-        const double linked = kind == &pairs.linked ? 1.0 : 0.0;
-        table.values.insert(table.values.end(), {static_cast<double>(pair.a), static_cast<double>(pair.b),
-                                                 linked, 1.0 / (1.0 + std::exp(-logits(pair)))});
-      }
+    } else {
+      for (size_t pair = 0; 4 * pair < rows.size(); ++pair)
+        table.numbers.push_back(static_cast<int64_t>(pair));
     }
   });
   drop_first_frames(table);

@@ -57,7 +57,8 @@ class LinkReconstruction : public GraphTask {
   LinkReconstruction for_validation() const { return *this; }
   Normalizers online_normalizers() const { return inputs_.online_normalizers(0); }
   Normalizers dataset_normalizers(const NoiseOptions&) const { return inputs_.dataset_normalizers(dataset); }
-  /// AUC, average precision and cross entropy of linked pairs against as many others.
+  /// AUC, average precision and cross entropy of linked pairs against as many others, and of graphs with
+  /// EvaluateOptions::label AUC and average precision of their scores.
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   /// Of one graph a row for each of these pairs; of many a row for each graph, with its score.
   PredictedTable table(const TrainedModel& trained, const EvaluateOptions& options) const;
@@ -73,14 +74,30 @@ class LinkReconstruction : public GraphTask {
                    const std::vector<std::vector<NodePair>>& links, uint64_t seed) const;
   void write_features(const Batch& batch, const std::vector<GivenGraph>& graphs) const;
   NodePairs pairs_of(const Batch& batch) const;
-  /// Calls `one` with the model's values for each sample of a split, and last its inputs, [nodes, columns]
-  /// each. Every rank computes all of them.
-  void predict_values(const TrainedModel& trained, const EvaluateOptions& options,
-                      const std::function<void(const Sample&, const std::vector<Tensor>&)>& one) const;
+  struct PairLogits;
+  PairLogits logits_of(const Variable& z, const Stream& stream) const;
 
-  /// The loss of a graph without sampling, then its parts.
-  std::vector<double> score_of(std::string_view split, const Sample& sample,
-                               const std::vector<Tensor>& values) const;
+  // The terms of the loss, added to `sum`, which may be undefined.
+  Variable add_divergence(Tape& tape, const Variable& sum, const Values& values, const Batch& batch) const;
+  Variable add_features(Tape& tape, const Variable& sum, const Values& values, const Batch& batch) const;
+  /// The loss of a batch of one graph, then its parts.
+  std::vector<double> score_of(Tape& tape, const Values& values, const Batch& batch) const;
+
+  /// What is computed of a sample, alone in its batch, from the model's values.
+  using Compute = std::function<std::vector<double>(const Sample&, Tape&, const Values&, const Batch&)>;
+  using Take = std::function<void(const Sample&, std::span<const double>)>;
+  /// Calls `compute` for each sample of a split, and `take` with the result, in order. The ranks of `options`
+  /// share the samples; each takes all results. True: stopped by options.stop.
+  bool predict_each_graph(const TrainedModel& trained, const EvaluateOptions& options, const Compute& compute,
+                          const Take& take) const;
+
+  /// Throws ConfigError unless it is empty or names labels of graphs.
+  void check_label(const std::string& label) const;
+  uint8_t label_of(const std::string& label, std::string_view split, const Sample& sample) const;
+  struct Scores;
+  /// AUC and average precision of `scores`, with a note where one of two kinds does not occur.
+  static void add_areas(const Scores& scores, const std::string& of, const char* kinds[2],
+                        Evaluation& result);
 
   VgaeConfig vgae_;
   int64_t drawn_ = 0;                       ///< of each kind, at most: vgae.pairs, or all that a graph has

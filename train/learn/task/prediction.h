@@ -65,8 +65,9 @@ struct EvaluateOptions {
       boundary;  ///< MeshDynamics; absent: the data's, or of a Predictor its configuration's
   std::vector<int64_t> horizons = {};  ///< MeshDynamics: steps of DynamicsErrors::rollouts beside all; empty:
                                        ///< none, or of a Predictor its configuration's
-  int64_t trajectories = 0;            ///< the first of the split; 0: all
-  int64_t steps = 0;                   ///< MeshDynamics: of rollouts, at most; 0: to the end of the data
+  std::string label = {};  ///< LinkReconstruction: field on graphs, 1 for an anomaly, that scores should tell
+  int64_t trajectories = 0;  ///< the first of the split; 0: all
+  int64_t steps = 0;         ///< MeshDynamics: of rollouts, at most; 0: to the end of the data
   std::function<void(const std::string&)> progress;
   /// Asked before each step of a rollout, each steady mesh and each batch of graphs; once it is true, the
   /// result is `stopped`. Of ranks that compute each mesh together, it is asked on all of them, and says the

@@ -200,6 +200,10 @@ void add_evaluate(CommandLine& line) {
                    "Values of nodes that are not predicted (default: rollout.boundary)")
       ->type_name("data|initial")
       ->check(one_of({"data", "initial"}));
+  evaluate
+      ->add_option("--label", options->evaluate.label,
+                   "Field on graphs, 1 for an anomaly, that scores of link_reconstruction should tell")
+      ->type_name("FIELD");
   add_device(*evaluate, options->device);
   add_threads(*evaluate, options->threads);
   add_json(*evaluate, options->json);

@@ -30,7 +30,7 @@ struct PredictCommand {
   PredictionFilesOptions files;
   std::string device = "auto";
   int threads = 0;
-  bool json = false;
+  bool json = false, names_split = false;
 };
 
 std::string to_json(const PredictionFiles& files, const std::string& directory) {
@@ -85,6 +85,11 @@ int run_rank(const PredictCommand& command, const GlobalOptions& globals,
     if (lacks_targets(config, data)) {
       if (!ranks.first()) return kExitOk;
       GraphPredictor unlabelled(runtime, checkpoint);
+      if (command.names_split && !unlabelled.per_graph()) {
+        throw config_error("--split", "nodes with classes, of which a split has a part",
+                           "no field " + config.data.targets.front() + " in " + command.data,
+                           "leave it out: all nodes are predicted");
+      }
       return write_rows(command,
                         predict_without_targets(unlabelled, data, command.files.split, command.files.meshes),
                         data, folder_of(command));
@@ -141,8 +146,9 @@ void add_predict(CommandLine& line) {
        "meshgrad predict runs/poisson --meshes 10 -o out"});
   const auto options = std::make_shared<PredictCommand>();
   predict->add_option("RUN", options->run, "Run directory")->required();
-  CLI::Option* split =
-      predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
+  CLI::Option* split = predict->add_option("--split", options->files.split, "Split of the data")
+                           ->capture_default_str()
+                           ->each([options](const std::string&) { options->names_split = true; });
   CLI::Option* meshes =
       predict->add_option("--meshes", options->files.meshes, "The first N meshes or graphs (default: all)")
           ->type_name("N")

@@ -10,42 +10,54 @@
 namespace meshgrad::cli {
 namespace {
 
-void check_input(const FieldInfo& needed, const Dataset& data) {
+void check_input(const FieldInfo& needed, DType dtype, const Dataset& data) {
   const FieldInfo& field = data.field(needed.name);
-  if (field.on == needed.on && field.components == needed.components && field.dtype == DType::f32) return;
+  if (field.on == needed.on && field.components == needed.components && field.dtype == dtype) return;
   throw data_error(
       fmt::format("{}: {}", data.path().string(), field.name),
-      fmt::format("an f32 field of {} components on {}s", needed.components, name_of(needed.on)),
+      fmt::format("an {} field of {} components on {}s", name_of(dtype), needed.components,
+                  name_of(needed.on)),
       fmt::format("{} of {} components on {}s", name_of(field.dtype), field.components, name_of(field.on)),
       "convert it as the data that the run was trained on");
 }
 
 /// One graph at one frame, in the memory of its values.
 struct OneGraph {
-  std::vector<double> inputs, graph_inputs;
-  std::vector<int32_t> edges;
+  std::vector<double> inputs, graph_inputs, edge_inputs;
+  std::vector<int32_t> edges, identifiers;
 
-  OneGraph(const GraphPredictor& predictor, const Dataset& data, const TrajectoryView& graph, int64_t t) {
+  OneGraph(const GraphPredictor& predictor, const Dataset& data, const TrajectoryView& graph, int64_t t)
+      : inputs(side_by_side(predictor.inputs(), FieldOn::node, data, graph, t)),
+        graph_inputs(side_by_side(predictor.inputs(), FieldOn::graph, data, graph, t)),
+        edge_inputs(side_by_side(predictor.edge_inputs(), FieldOn::edge, data, graph, t)) {
     const MeshView& mesh = graph.mesh();
     for (size_t e = 0; e < mesh.senders.size(); ++e)
       edges.insert(edges.end(), {mesh.senders[e], mesh.receivers[e]});
-    const auto width = static_cast<size_t>(predictor.node_columns());
-    inputs.resize(static_cast<size_t>(mesh.nodes) * width);
-    size_t column = 0;
-    for (const FieldInfo& input : predictor.inputs()) {
-      const FieldInfo& field = data.field(input.name);
-      const std::span<const float> values = graph.field(input.name).frame(t);
-      const auto components = static_cast<size_t>(input.components);
-      for (size_t i = 0; i < values.size(); ++i) {
-        const double value = static_cast<double>(values[i]) + field.offset_of(i % components);
-        if (input.on == FieldOn::graph) {
-          graph_inputs.push_back(value);
-        } else {
-          inputs[i / components * width + column + i % components] = value;
-        }
-      }
-      if (input.on != FieldOn::graph) column += components;
+    for (size_t node = 0; std::cmp_less(node, mesh.nodes); ++node)
+      for (const FieldInfo& field : predictor.identifiers())
+        identifiers.push_back(graph.field(field.name).frame_of<int32_t>(t)[node]);
+  }
+
+ private:
+  /// Those on one kind of place as columns.
+  static std::vector<double> side_by_side(const std::vector<FieldInfo>& fields, FieldOn on,
+                                          const Dataset& data, const TrajectoryView& graph, int64_t t) {
+    size_t width = 0, column = 0;
+    for (const FieldInfo& field : fields)
+      if (field.on == on) width += static_cast<size_t>(field.components);
+    std::vector<double> rows;
+    for (const FieldInfo& given : fields) {
+      if (given.on != on) continue;
+      const FieldInfo& field = data.field(given.name);
+      const std::span<const float> values = graph.field(given.name).frame(t);
+      const auto components = static_cast<size_t>(given.components);
+      rows.resize(values.size() / components * width);
+      for (size_t i = 0; i < values.size(); ++i)
+        rows[i / components * width + column + i % components] =
+            static_cast<double>(values[i]) + field.offset_of(i % components);
+      column += components;
     }
+    return rows;
   }
 };
 
@@ -62,7 +74,9 @@ bool lacks_targets(const Config& config, const Dataset& data) {
 
 PredictedTable predict_without_targets(GraphPredictor& predictor, const Dataset& data,
                                        const std::string& split, int64_t most) {
-  for (const FieldInfo& input : predictor.inputs()) check_input(input, data);
+  for (const FieldInfo& input : predictor.inputs()) check_input(input, DType::f32, data);
+  for (const FieldInfo& input : predictor.edge_inputs()) check_input(input, DType::f32, data);
+  for (const FieldInfo& input : predictor.identifiers()) check_input(input, DType::i32, data);
   const bool nodes = !predictor.per_graph();
   if (nodes && data.trajectories() != 1) {
     throw data_error(data.path().string(), "one graph, whose nodes are predicted",
@@ -86,10 +100,12 @@ PredictedTable predict_without_targets(GraphPredictor& predictor, const Dataset&
       std::vector<double> values(width * static_cast<size_t>(nodes ? mesh.nodes : 1));
       predictor.predict({.inputs = one.inputs,
                          .edges = one.edges,
-                         .directed = true,  // as the file has them
+                         .directed = data.directed(),
                          .graph_inputs = one.graph_inputs,
                          .positions = mesh.positions,
-                         .node_type = mesh.node_type},
+                         .node_type = mesh.node_type,
+                         .identifiers = one.identifiers,
+                         .edge_inputs = one.edge_inputs},
                         values);
       for (size_t row = 0; row < values.size() / width; ++row) {
         const std::span<const double> of_row = std::span(values).subspan(row * width, width);
