@@ -45,7 +45,7 @@ Config online_config(Config config) {
                        "raise train.batch instead");
   need_defaults(config,
                 {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
-                 "data.edge_inputs"},
+                 "distill.teacher", "data.edge_inputs"},
                 "leave it out");
   if (config.data.world_position.empty())
     need_defaults(config, {"data.world_radius"}, "leave it out, or name data.world_position");

@@ -16,6 +16,7 @@ struct StepMemory {
   int64_t reserved = 0;                     ///< mapped at most: cached memory included
   int64_t offloaded = 0;                    ///< at once, at most (recompute.offload)
   int64_t embed = 0;                        ///< tables of data.embed, among the parameters
+  int64_t teacher = 0;                      ///< the teacher's, among the parameters
   /// What a predicted step's Runtime logged: which ops of a GPU run op by op, and why.
   std::vector<std::string> messages;
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }

@@ -43,7 +43,7 @@ struct NamedTensor {
 
 struct Batch {
   GraphBatch graph;  ///< the model's inputs
-  InlineVector<NamedTensor, 12> tensors;
+  InlineVector<NamedTensor, 20> tensors;
 
   /// The tensor of that name. Throws InternalError when the task has none.
   const Tensor& tensor(std::string_view name) const;
@@ -134,7 +134,7 @@ class BatchLayout {
   int64_t node_count_ = -1;    ///< -1: all rows are real
   int64_t graph_starts_ = -1;  ///< -1: not asked for
   int64_t node_keys_ = -1;     ///< -1: not asked for
-  InlineVector<Placed, 12> placed_;
+  InlineVector<Placed, 20> placed_;
   std::shared_ptr<const Halo> halo_;
 };
 

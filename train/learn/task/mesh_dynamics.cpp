@@ -151,13 +151,14 @@ void MeshDynamics::write(const Batch& batch, std::string_view split, const std::
 }
 
 LossTerms MeshDynamics::loss(Tape& tape, const Model& model, const Batch& batch,
-                             const Recomputation& recomputation) const {
+                             const Recomputation& recomputation, const Teacher* teacher) const {
   UnrolledFrames frames{.count = mesh_.predictions,
                         .second_change = mesh_.fields.second_change(),
                         .form = mesh_.loss.form(batch),
                         .penalty = {}};
   if (mesh_.loss.penalises()) frames.penalty = mesh_.loss.penalty(batch);
   const Tensor missing = mesh_.world.find(tape.runtime(), batch);
+  if (teacher != nullptr) frames.teacher = teacher->predict(tape.runtime(), batch);
   LossTerms terms = unrolled_loss(tape, model, batch, frames, recomputation);
   terms.missing = missing;
   return terms;

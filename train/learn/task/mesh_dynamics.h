@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/train/learn/task/mesh_task.h>
 #include <meshgrad/train/learn/task/recomputation.h>
+#include <meshgrad/train/learn/task/teacher.h>
 
 #include <utility>
 
@@ -32,8 +33,8 @@ class MeshDynamics {
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
   /// Sum over frames and predicted nodes of what their normalised errors cost, and the penalty. With further
   /// frames, relative_l2 takes the target of the first.
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const;
   std::vector<GivenTensor> given(const Batch& batch) const;
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   MeshDynamics for_validation() const { return MeshDynamics(mesh_.for_validation()); }

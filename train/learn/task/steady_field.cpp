@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/steady_field.h>
@@ -59,12 +58,11 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
 }
 
 LossTerms SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
-                            const Recomputation& recomputation) const {
+                            const Recomputation& recomputation, const Teacher* teacher) const {
   const Tensor missing = mesh_.world.find(tape.runtime(), batch);
+  const TeacherOutput taught = teacher != nullptr ? teacher->predict(tape.runtime(), batch) : TeacherOutput();
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum = ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask"),
-                                        mesh_.loss.form(batch))
-                           .sum;
+  const Variable sum = field_loss(tape, values.front(), batch, mesh_.loss.form(batch), taught);
   return {.sum = sum, .penalty = {}, .missing = missing};
 }
 

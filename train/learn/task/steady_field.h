@@ -21,8 +21,8 @@ class SteadyField {
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
   /// Sum over predicted nodes of what their normalised errors cost.
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const;
   std::vector<GivenTensor> given(const Batch& batch) const;
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   SteadyField for_validation() const { return SteadyField(mesh_.for_validation()); }

@@ -17,6 +17,7 @@
 // "unroll.ratio" [node_inputs], how much of a normalised input one normalised output is.
 #pragma once
 #include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/teacher_output.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
 #include <meshgrad/train/learn/task/recomputation.h>
 
@@ -30,6 +31,7 @@ struct UnrolledFrames {
       false;           ///< outputs change a velocity; the position's error is the accumulated velocity error
   LossForm form = {};  ///< how errors count
   std::optional<LossForm> penalty = {};  ///< how the predictions themselves do
+  TeacherOutput teacher = {};            ///< of one frame alone
 };
 
 /// Data of a frame after the first.
