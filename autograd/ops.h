@@ -13,6 +13,7 @@
 #include <meshgrad/kernels/mlp.h>
 #include <meshgrad/kernels/node_pairs.h>
 #include <meshgrad/kernels/noise_key.h>
+#include <meshgrad/kernels/teacher_output.h>
 
 #include <memory>
 
@@ -164,9 +165,10 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
 
 /// Cross entropy of the logits, [rows, classes], with the labels, i32 [rows], in the rows whose mask, u8
 /// [rows], is not 0, each times the weight of its label, f32 [classes]; 1 where there are no weights. A label
-/// of such a row that is not a class makes the loss NaN: check them before.
+/// of such a row that is not a class makes the loss NaN: check them before. `teacher`: distillation
+/// (kernels/teacher_output.h).
 LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask,
-                   const Tensor& class_weights = {});
+                   const Tensor& class_weights = {}, const TeacherOutput& teacher = {});
 
 /// z = mean + exp(log deviation) noise, [rows, width], of moments [rows, 2 width]: the means, then the
 /// logarithms of the standard deviations. The noise is not saved: it is a function of the key.

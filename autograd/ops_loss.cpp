@@ -92,7 +92,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
 }
 
 LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, const Tensor& mask,
-                   const Tensor& class_weights) {
+                   const Tensor& class_weights, const TeacherOutput& teacher) {
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
   if (tape.runs()) {
@@ -102,11 +102,12 @@ LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, con
                                  .mask = mask,
                                  .sum = loss.sum.value(),
                                  .weight = loss.weight,
-                                 .class_weights = class_weights},
+                                 .class_weights = class_weights,
+                                 .teacher = teacher},
                                 tape.runtime(), tape.stream());
   }
   tape.record({.op = "class_loss", .inputs = {&logits, 1}, .backward_reads_inputs = true},
-              [logits, labels, mask, class_weights, sum = loss.sum.slot()](Tape& back) {
+              [logits, labels, mask, class_weights, teacher, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !logits.needs_gradient()) return;
                 const Tensor d_logits =
@@ -117,7 +118,8 @@ LossSum class_loss(Tape& tape, const Variable& logits, const Tensor& labels, con
                                               .mask = mask,
                                               .seed = seed,
                                               .d_logits = d_logits,
-                                              .class_weights = class_weights},
+                                              .class_weights = class_weights,
+                                              .teacher = teacher},
                                              back.stream());
                 back.add_gradient(logits.slot(), d_logits);
               });

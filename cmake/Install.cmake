@@ -25,6 +25,7 @@ set(public_headers
   engine/memory/tag.h
   engine/threads/thread_pool.h
   kernels/activation.h
+  kernels/teacher_output.h
   kernels/dropout_key.h
   kernels/graph.h
   kernels/graph_choices.h

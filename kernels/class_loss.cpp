@@ -13,6 +13,7 @@ void check_class_rows(std::string_view op, const Args& args) {
   check_tensor(op, "labels", args.labels, DType::i32, {args.rows.capacity});
   check_tensor(op, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_optional(op, "class_weights", args.class_weights, DType::f32, {args.logits.width()});
+  check_optional(op, "teacher.values", args.teacher.values, args.logits.dtype(), args.logits.shape());
 }
 
 }  // namespace
@@ -38,13 +39,13 @@ void kernels::class_loss_backward(const ClassLossBackward& args, const Stream& s
 /// Difference from the largest logit, and sum.
 Work work_of(const ClassLossForward& args) {
   return {.flops = 2.0 * static_cast<double>(args.logits.elements()),
-          .bytes = bytes_of(args.logits, args.labels, args.mask)};
+          .bytes = bytes_of(args.logits, args.labels, args.mask, args.teacher.values)};
 }
 
 /// The same again, then share and scale of each.
 Work work_of(const ClassLossBackward& args) {
   return {.flops = 4.0 * static_cast<double>(args.logits.elements()),
-          .bytes = bytes_of(args.logits, args.labels, args.mask, args.d_logits)};
+          .bytes = bytes_of(args.logits, args.labels, args.mask, args.teacher.values, args.d_logits)};
 }
 
 }  // namespace meshgrad

@@ -10,13 +10,15 @@
 // gradient NaN.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/teacher_output.h>
 #include <meshgrad/kernels/work.h>
 
 namespace meshgrad {
 
 /// sum = sum over rows with mask != 0 of w[labels[i]] (log(sum over c of exp(logits[i, c])) - logits[i,
 /// labels[i]]); weight = sum over such rows of w[labels[i]], with w the class weights. Not a mean: the caller
-/// divides by the weight of all micro-batches of a step.
+/// divides by the weight of all micro-batches of a step. With a teacher the cross entropy of a row is
+/// (1 - share) of its loss.
 struct ClassLossForward {
   Rows rows;
   Tensor logits;              ///< [rows, classes]
@@ -25,14 +27,18 @@ struct ClassLossForward {
   Tensor sum;                 ///< f64 scalar [1], written
   Tensor weight;              ///< f64 scalar [1], written
   Tensor class_weights = {};  ///< f32 [classes]; undefined: 1
+  TeacherOutput teacher = {};
 };
 /// d_logits[i, c] = seed * w[labels[i]] * (softmax(logits[i])[c] - (c == labels[i])) where mask != 0, else 0.
+/// With a teacher: (1 - share) of it, and share * T * (softmax(logits[i] / T)[c] - softmax(teacher[i] /
+/// T)[c]).
 struct ClassLossBackward {
   Rows rows;
   Tensor logits, labels, mask;  ///< as in forward
   Tensor seed;                  ///< f64 scalar [1] in device memory: gradient of the loss by `sum`
   Tensor d_logits;              ///< [rows, classes], written
   Tensor class_weights = {};    ///< as in forward
+  TeacherOutput teacher = {};
 };
 
 Work work_of(const ClassLossForward& args);

@@ -37,6 +37,7 @@ class ParameterSet {
   /// Says that what was added so far are tables of identifiers: their memory has Tag::embed. Before others
   /// are added; 0 parameters are none.
   void end_tables();
+  int64_t table_elements() const { return tables_; }
   /// What shapes do not show, and weights are silently wrong without: "concat_order edge_sender_receiver,
   /// ...". Set by who makes the model; empty: unknown. Checkpoints are compared with it.
   const std::string& conventions() const { return conventions_; }

@@ -303,10 +303,10 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   list.push_back({"class_loss", "", {logits}, {}, [=](Tape& t) {
                     return std::vector{ops::class_loss(t, logits, labels, mask).sum};
                   }});
-  const Tensor weights = Tensor::from<float>(runtime, std::vector<float>{0.5F, 3.0F, 1.25F}, Shape{3},
-                                             Tag::data, "class weights");
-  list.push_back({"class_loss", "weighted", {logits}, {}, [=](Tape& t) {
-                    return std::vector{ops::class_loss(t, logits, labels, mask, weights).sum};
+  const Tensor w = Tensor::from<float>(runtime, std::vector{0.5F, 3.0F, 1.25F}, {3}, Tag::data, "weights");
+  const Tensor by = source.leaf({5, 3}).value();
+  list.push_back({"class_loss", "taught", {logits}, {}, [=](Tape& t) {
+                    return std::vector{ops::class_loss(t, logits, labels, mask, w, {by, 0.7, 4.0}).sum};
                   }});
 }
 

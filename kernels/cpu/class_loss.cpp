@@ -10,24 +10,51 @@
 namespace meshgrad::cpu {
 namespace {
 
-/// The logits of one row.
+/// The logits of one row, and their softmax at a temperature.
 template <class S>
 struct ClassRow {
   using A = Accumulator<S>;
   const S* logits;
   int64_t classes;
+  A inverse_temperature;
   A largest = -std::numeric_limits<A>::infinity();
-  A sum = A(0);  // of exp(logit - largest); NaN where a logit is
+  A sum = A(0);  // of exponential(); NaN where a logit is
 
-  ClassRow(const S* first, int64_t count) : logits(first), classes(count) {
+  ClassRow(const S* first, int64_t count, A inverse = A(1))
+      : logits(first), classes(count), inverse_temperature(inverse) {
     for (int64_t c = 0; c < classes; ++c) largest = std::max(largest, static_cast<A>(logits[c]));
     for (int64_t c = 0; c < classes; ++c) sum += exponential(c);
   }
-  A exponential(int64_t c) const { return std::exp(static_cast<A>(logits[c]) - largest); }
+  A exponent(int64_t c) const { return inverse_temperature * (static_cast<A>(logits[c]) - largest); }
+  A exponential(int64_t c) const { return std::exp(exponent(c)); }
+  A share(int64_t c) const { return exponential(c) / sum; }
   bool has(int32_t label) const { return label >= 0 && label < classes; }
   A cross_entropy(int32_t label) const {
     if (!has(label)) return std::numeric_limits<A>::quiet_NaN();
-    return std::log(sum) - (static_cast<A>(logits[label]) - largest);
+    return std::log(sum) - exponent(label);
+  }
+};
+
+/// A row of a student and its teacher's, at the same temperature.
+template <class S>
+struct TaughtRow {
+  using A = Accumulator<S>;
+  A portion, temperature;
+  ClassRow<S> student, teacher;
+
+  TaughtRow(const Tensor& logits, const TeacherOutput& by, int64_t row)
+      : portion(static_cast<A>(by.share)),
+        temperature(static_cast<A>(by.temperature)),
+        student(logits.data<S>() + row * logits.width(), logits.width(), 1 / temperature),
+        teacher(by.values.data<S>() + row * logits.width(), logits.width(), 1 / temperature) {}
+  A loss(A cross_entropy) const {
+    A divergence = std::log(student.sum) - std::log(teacher.sum);
+    for (int64_t c = 0; c < teacher.classes; ++c)
+      divergence += teacher.share(c) * (teacher.exponent(c) - student.exponent(c));
+    return (1 - portion) * cross_entropy + portion * temperature * temperature * divergence;
+  }
+  A gradient(int64_t c, A of_cross_entropy) const {
+    return (1 - portion) * of_cross_entropy + portion * temperature * (student.share(c) - teacher.share(c));
   }
 };
 
@@ -51,8 +78,10 @@ void class_loss_forward_of(const ClassLossForward& args, const Stream& stream) {
       return sum;
     });
   };
-  const double loss = sum_over_rows(
-      [&](int64_t i) { return ClassRow<S>(logits + i * classes, classes).cross_entropy(labels[i]); });
+  const double loss = sum_over_rows([&](int64_t i) {
+    const auto plain = ClassRow<S>(logits + i * classes, classes).cross_entropy(labels[i]);
+    return args.teacher.values.defined() ? TaughtRow<S>(args.logits, args.teacher, i).loss(plain) : plain;
+  });
   store_sum(stream, args.sum, loss, false);
   store_sum(stream, args.weight, sum_over_rows([](int64_t) { return 1; }), false);
 }
@@ -79,8 +108,13 @@ void class_loss_backward_of(const ClassLossBackward& args, const Stream& stream)
       const ClassRow<S> row(logits + i * classes, classes);
       const A scale = row.has(labels[i]) ? seed * static_cast<A>(weight_of(weights, labels[i], classes))
                                          : std::numeric_limits<A>::quiet_NaN();
-      for (int64_t c = 0; c < classes; ++c)
-        to[c] = S(scale * (row.exponential(c) / row.sum - (c == labels[i] ? A(1) : A(0))));
+      const auto plain = [&](int64_t c) { return row.share(c) - (c == labels[i] ? A(1) : A(0)); };
+      if (args.teacher.values.defined()) {
+        const TaughtRow<S> taught(args.logits, args.teacher, i);
+        for (int64_t c = 0; c < classes; ++c) to[c] = S(scale * taught.gradient(c, plain(c)));
+        continue;
+      }
+      for (int64_t c = 0; c < classes; ++c) to[c] = S(scale * plain(c));
     }
   });
 }

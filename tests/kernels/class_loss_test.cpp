@@ -20,7 +20,7 @@ struct ClassLossRun {
   Tensor d_logits;
   ClassLossRun(const Backend& backend, Runtime& runtime, const Rows& rows, const Tensor& logits,
                const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
-               const std::vector<float>& weights = {})
+               const std::vector<float>& weights = {}, const TeacherOutput& teacher = {})
       : d_logits(unwritten(runtime, logits.shape(), logits.dtype())) {
     const std::vector<double> seed{kClassSeed};
     const ClassLossForward forward{
@@ -32,7 +32,8 @@ struct ClassLossRun {
         .weight = unwritten(runtime, {1}, DType::f64),
         .class_weights = weights.empty() ? Tensor()
                                          : Tensor::from<float>(runtime, weights, Shape{std::ssize(weights)},
-                                                               Tag::data, "class weights")};
+                                                               Tag::data, "class weights"),
+        .teacher = teacher};
     backend.kernels->class_loss.class_loss_forward(forward, runtime, runtime.stream());
     sum = to_matrix(forward.sum).at(0, 0);
     weight = to_matrix(forward.weight).at(0, 0);
@@ -43,7 +44,8 @@ struct ClassLossRun {
          .mask = forward.mask,
          .seed = Tensor::from<double>(runtime, seed, Shape{1}, Tag::data, "seed"),
          .d_logits = d_logits,
-         .class_weights = forward.class_weights},
+         .class_weights = forward.class_weights,
+         .teacher = teacher},
         runtime.stream());
   }
 };
@@ -106,6 +108,55 @@ TEST_CASE("class loss with class weights agrees with the reference") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("class loss with a teacher agrees with the reference") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t classes : {1, 2, 7, 33}) {
+        for (const int64_t rows : {0, 1, 31, 33, 1009}) {
+          for (const double temperature : {0.5, 1.0, 4.0}) {
+            for (const double share : {0.0, 0.7, 1.0}) {
+              RandomMatrices random(7500 + static_cast<uint64_t>(classes * 2000 + rows));
+              CAPTURE(classes);
+              CAPTURE(rows);
+              CAPTURE(temperature);
+              CAPTURE(share);
+              Runtime runtime = backend.runtime();
+              const Matrix logits = stored_as(dtype, random.normal(rows, classes, 3.0));
+              const reference::Teacher by{stored_as(dtype, random.normal(rows, classes, 3.0)), share,
+                                          temperature};
+              const std::vector<int32_t> labels = random.indices(rows, classes);
+              const std::vector<uint8_t> mask = random.mask(rows, 0.7);
+              const std::vector<float> weights(static_cast<size_t>(classes), 1.5F);
+              const ClassLossRun run(backend, runtime, rows, to_tensor(runtime, logits, dtype), labels, mask,
+                                     weights, {to_tensor(runtime, by.logits, dtype), share, temperature});
+              const auto ref = reference::class_loss(logits, labels, mask, weights, by);
+              CHECK(std::abs(run.sum - ref.sum) <=
+                    tolerance(accumulator_of(dtype), rows * classes, 48.0 * (1.0 + temperature)) +
+                        tolerance(DType::f64, rows, ref.sum));
+              CHECK(run.weight == ref.weight);
+              CHECK(difference(run.d_logits,
+                               reference::class_loss_backward(logits, labels, mask, kClassSeed, weights, by),
+                               classes, 1.5 * kClassSeed * std::max(1.0, temperature)) == "");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a teacher that diverged makes the loss NaN") {
+  for (const Backend& backend : backends()) {
+    Runtime runtime = backend.runtime();
+    const Tensor logits = to_tensor(runtime, Matrix(2, 2, {1.0, 2.0, 3.0, 4.0}), DType::f32);
+    const Tensor teacher = to_tensor(runtime, Matrix(2, 2, {1.0, 2.0, std::nan(""), 4.0}), DType::f32);
+    const ClassLossRun run(backend, runtime, 2, logits, {0, 1}, {1, 1}, {}, {teacher, 0.5, 2.0});
+    CHECK(std::isnan(run.sum));
+    CHECK(std::isnan(to_matrix(run.d_logits).at(1, 0)));
+    CHECK(std::isfinite(to_matrix(run.d_logits).at(0, 0)));
   }
 }
 
@@ -246,6 +297,8 @@ TEST_CASE("class loss says which argument does not fit") {
   CHECK(contains(error([](ClassLossForward& a) { a.weight = {}; }), "class_loss.forward: weight"));
   CHECK(contains(error([](ClassLossForward& a) { a.class_weights = a.sum; }),
                  "class_weights] needed f32[2], got f64[1]"));
+  CHECK(contains(error([](ClassLossForward& a) { a.teacher.values = a.sum; }),
+                 "teacher.values] needed f32[3, 2], got f64[1]"));
   const Tensor logits = unwritten(runtime, {3, 2}, DType::f32);
   const std::string text = invalid_argument_text([&] {
     kernels::class_loss_backward({.rows = 3,

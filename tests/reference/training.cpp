@@ -111,11 +111,12 @@ Matrix add_columns_backward(const Matrix& d_shifted, int64_t width, const std::v
 
 namespace {
 
-std::vector<double> softmax(const Matrix& logits, int64_t row) {
+std::vector<double> softmax(const Matrix& logits, int64_t row, double temperature = 1.0) {
   double largest = logits.at(row, 0), sum = 0.0;
   for (int64_t c = 0; c < logits.cols; ++c) largest = std::max(largest, logits.at(row, c));
   std::vector<double> shares;
-  for (int64_t c = 0; c < logits.cols; ++c) shares.push_back(std::exp(logits.at(row, c) - largest));
+  for (int64_t c = 0; c < logits.cols; ++c)
+    shares.push_back(std::exp((logits.at(row, c) - largest) / temperature));
   for (const double share : shares) sum += share;
   for (double& share : shares) share /= sum;
   return shares;
@@ -124,20 +125,26 @@ std::vector<double> softmax(const Matrix& logits, int64_t row) {
 }  // namespace
 
 Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
-                const std::vector<float>& weights) {
+                const std::vector<float>& weights, const Teacher& teacher) {
   Loss loss;
   for (int64_t i = 0; i < logits.rows; ++i) {
     if (mask[static_cast<size_t>(i)] == 0) continue;
     const auto label = static_cast<size_t>(labels[static_cast<size_t>(i)]);
     const double weight = weights.empty() ? 1.0 : static_cast<double>(weights[label]);
     loss.weight += weight;
-    loss.sum -= weight * std::log(softmax(logits, i)[label]);
+    loss.sum -= (1.0 - teacher.share) * weight * std::log(softmax(logits, i)[label]);
+    if (teacher.logits.rows == 0) continue;
+    const double t = teacher.temperature;
+    const std::vector<double> ours = softmax(logits, i, t), taught = softmax(teacher.logits, i, t);
+    for (size_t c = 0; c < ours.size(); ++c)
+      loss.sum += weight * teacher.share * t * t * taught[c] * std::log(taught[c] / ours[c]);
   }
   return loss;
 }
 
 Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
-                           const std::vector<uint8_t>& mask, double seed, const std::vector<float>& weights) {
+                           const std::vector<uint8_t>& mask, double seed, const std::vector<float>& weights,
+                           const Teacher& teacher) {
   Matrix d(logits.rows, logits.cols);
   for (int64_t i = 0; i < logits.rows; ++i) {
     if (mask[static_cast<size_t>(i)] == 0) continue;
@@ -146,8 +153,14 @@ Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& lab
     const double scale = weights.empty() ? seed : seed * static_cast<double>(weights[label]);
     for (int64_t c = 0; c < logits.cols; ++c) {
       const double wanted = c == labels[static_cast<size_t>(i)] ? 1.0 : 0.0;
-      d.at(i, c) = scale * (shares[static_cast<size_t>(c)] - wanted);
+      d.at(i, c) = (1.0 - teacher.share) * scale * (shares[static_cast<size_t>(c)] - wanted);
     }
+    if (teacher.logits.rows == 0) continue;
+    const double t = teacher.temperature;
+    const std::vector<double> ours = softmax(logits, i, t), taught = softmax(teacher.logits, i, t);
+    for (int64_t c = 0; c < logits.cols; ++c)
+      d.at(i, c) +=
+          scale * teacher.share * t * (ours[static_cast<size_t>(c)] - taught[static_cast<size_t>(c)]);
   }
   return d;
 }

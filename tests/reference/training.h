@@ -27,12 +27,17 @@ Loss formed_loss(const Matrix& prediction, const Matrix& target, const std::vect
 Matrix formed_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
                             const Form& form, double seed);
 
+/// Of class_loss; without logits there is none.
+struct Teacher {
+  Matrix logits = Matrix(0, 0);
+  double share = 0.0, temperature = 1.0;
+};
 /// Cross entropy of each row's softmax with its label, times the label's weight; empty weights: 1.
 Loss class_loss(const Matrix& logits, const std::vector<int32_t>& labels, const std::vector<uint8_t>& mask,
-                const std::vector<float>& weights = {});
+                const std::vector<float>& weights = {}, const Teacher& teacher = {});
 Matrix class_loss_backward(const Matrix& logits, const std::vector<int32_t>& labels,
                            const std::vector<uint8_t>& mask, double seed,
-                           const std::vector<float>& weights = {});
+                           const std::vector<float>& weights = {}, const Teacher& teacher = {});
 
 double sum_of_squares(const std::vector<double>& x);
 

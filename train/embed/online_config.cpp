@@ -59,7 +59,8 @@ Config online_config(Config config) {
     throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
                        "raise train.batch instead");
   need_defaults(config,
-                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs"},
+                {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
+                 "distill.teacher"},
                 "leave it out");
   config = checked_for_given_meshes(std::move(config));
   if (edge_options(config.data) != MeshEdgeOptions{})

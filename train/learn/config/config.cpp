@@ -213,6 +213,35 @@ bool is_section(const std::string& name) {
                      [&](const auto& section) { return section.name == name; });
 }
 
+namespace {
+
+constexpr ConfigSection kSections[] = {
+    {"run", "Where a run lives and what it runs on"},
+    {"task", "What a sample is, and what is learned from it"},
+    {"data", "What is read, and what is predicted from what"},
+    {"model", "The network"},
+    {"gat", "Graph attention networks: model.name = \"gat\""},
+    {"vgae", "Variational graph autoencoders: model.name = \"vgae\""},
+    {"train", "The training loop"},
+    {"loss", "How errors of predictions count in training"},
+    {"distill", "A teacher, whose predictions are learned from beside the data"},
+    {"unroll", "Training through several predicted frames"},
+    {"optimizer", "Optimizer"},
+    {"schedule", "Learning-rate schedule"},
+    {"loss_scale", "Dynamic loss scaling for precision = \"f16\""},
+    {"normalize", "Means and standard deviations of inputs and targets"},
+    {"recompute", "Activation recomputation and offloading"},
+    {"memory", "Memory limit and caching allocator"},
+    {"plan", "What train.batch = \"auto\" and meshgrad plan go by"},
+    {"evaluate", "Errors of a trained model"},
+    {"rollout", "Rollouts: predictions fed back as inputs"},
+    {"ranks", "Several processes that train one model"},
+};
+
+}  // namespace
+
+std::span<const ConfigSection> config_sections() { return kSections; }
+
 MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
   return {.width = config.width,
           .blocks = config.blocks,

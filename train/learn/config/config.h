@@ -176,6 +176,13 @@ struct LossConfig {
   double change_penalty = 0.0;             ///< 0: none
 };
 
+/// What a student learns from a teacher.
+struct DistillConfig {
+  std::string teacher;       ///< a checkpoint, or a run's folder; empty: none
+  double alpha = 0.7;        ///< share of the teacher in the loss
+  double temperature = 4.0;  ///< of classes
+};
+
 struct TrainConfig {
   int64_t steps = 100000;
   int64_t epochs = 0;       ///< 0: `steps` decides
@@ -298,6 +305,7 @@ struct Config {
   ModelConfig model;
   TrainConfig train;
   LossConfig loss;
+  DistillConfig distill;
   UnrollConfig unroll;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

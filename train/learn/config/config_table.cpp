@@ -12,11 +12,11 @@ using namespace choices;
 using namespace uses;
 
 /// The sections; the type of a key's member says which one it is in.
-constexpr std::tuple kMembers{&Config::run,      &Config::task,       &Config::data,      &Config::model,
-                              &Config::train,    &Config::loss,       &Config::unroll,    &Config::optimizer,
-                              &Config::schedule, &Config::loss_scale, &Config::normalize, &Config::recompute,
-                              &Config::memory,   &Config::plan,       &Config::evaluate,  &Config::rollout,
-                              &Config::ranks};
+constexpr std::tuple kMembers{&Config::run,       &Config::task,     &Config::data,       &Config::model,
+                              &Config::train,     &Config::loss,     &Config::distill,    &Config::unroll,
+                              &Config::optimizer, &Config::schedule, &Config::loss_scale, &Config::normalize,
+                              &Config::recompute, &Config::memory,   &Config::plan,       &Config::evaluate,
+                              &Config::rollout,   &Config::ranks};
 
 template <class Section>
 constexpr Section& section_of(Config& config) {
@@ -56,28 +56,6 @@ constexpr double kLeastScale = 1e-12;
 constexpr double kMostScale = 1e12;
 
 constexpr int64_t kMany = 1'000'000'000'000;
-
-constexpr ConfigSection kSections[] = {
-    {"run", "Where a run lives and what it runs on"},
-    {"task", "What a sample is, and what is learned from it"},
-    {"data", "What is read, and what is predicted from what"},
-    {"model", "The network"},
-    {"gat", "Graph attention networks: model.name = \"gat\""},
-    {"vgae", "Variational graph autoencoders: model.name = \"vgae\""},
-    {"train", "The training loop"},
-    {"loss", "How errors of predictions count in training"},
-    {"unroll", "Training through several predicted frames"},
-    {"optimizer", "Optimizer"},
-    {"schedule", "Learning-rate schedule"},
-    {"loss_scale", "Dynamic loss scaling for precision = \"f16\""},
-    {"normalize", "Means and standard deviations of inputs and targets"},
-    {"recompute", "Activation recomputation and offloading"},
-    {"memory", "Memory limit and caching allocator"},
-    {"plan", "What train.batch = \"auto\" and meshgrad plan go by"},
-    {"evaluate", "Errors of a trained model"},
-    {"rollout", "Rollouts: predictions fed back as inputs"},
-    {"ranks", "Several processes that train one model"},
-};
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "", kFixed,
@@ -320,6 +298,14 @@ constexpr ConfigKey kKeys[] = {
     {"loss", "change_penalty", FloatKey{at<&LossConfig::change_penalty>, 0, 1e6}, "", kFixedOfChanges,
      "Factor of a second term: the squared predicted change, in standard deviations about the mean change"},
 
+    {"distill", "teacher", TextKey{at<&DistillConfig::teacher>, false, "a checkpoint or a run"}, "", kTaught,
+     "Checkpoint of a trained model, or a run's folder, whose predictions the model learns from, too; empty "
+     "for none"},
+    {"distill", "alpha", FloatKey{at<&DistillConfig::alpha>, 0, 1}, "", kFixedTaught,
+     "Share of the teacher in the loss; the data have the rest"},
+    {"distill", "temperature", FloatKey{at<&DistillConfig::temperature>, 0.01, 1000}, "", kFixedOfClasses,
+     "What logits of teacher and model are divided by before they are compared"},
+
     {"unroll", "steps", IntegerKey{at<&UnrollConfig::steps>, 1, 1000}, "frames", kFixedOverTime,
      "Frames predicted one after another per sample, each from the previous prediction; gradients flow "
      "through all of them"},
@@ -465,8 +451,6 @@ constexpr ConfigKey kKeys[] = {
 }  // namespace
 
 std::span<const ConfigKey> config_keys() { return kKeys; }
-
-std::span<const ConfigSection> config_sections() { return kSections; }
 
 bool ConfigKey::applies_to(TaskName task) const {
   return use.tasks.empty() || std::ranges::find(use.tasks, task) != use.tasks.end();

@@ -29,6 +29,7 @@ class Checks {
     check_validation();
     if (config_.data.history > 1 && find_key("data.history")->applies_to(config_.task.name)) check_history();
     check_loss();
+    check_distill();
     check_steps();
     check_schedule();
     check_mesh();
@@ -186,6 +187,20 @@ class Checks {
     refuse(no_field || all_zero(loss.type_weight, loss.type_weights, types.size()),
            {no_field ? "loss.field_weights" : "loss.type_weights"}, "a weight above 0", "set it to 1",
            "0 of all");
+  }
+
+  void check_distill() {
+    const DistillConfig& distill = config_.distill;
+    const bool taught = !distill.teacher.empty();
+    for (const char* name : {"distill.alpha", "distill.temperature"}) {
+      const std::string unset = toml_literal(*find_key(name), Config{});
+      refuse(!taught && toml_literal(*find_key(name), config_) != unset, {name, "distill.teacher"},
+             unset + " where distill.teacher is empty", "name a teacher, or leave it out");
+    }
+    refuse(taught && config_.unroll.steps > 1, {"distill.teacher", "unroll.steps"},
+           "\"\" with unroll.steps above 1", "set unroll.steps = 1, or leave out the teacher");
+    refuse(taught && config_.ranks.parts_in_turn > 1, {"distill.teacher", "ranks.parts_in_turn"},
+           "\"\" with ranks.parts_in_turn above 1", "set ranks.parts_in_turn = 1, or leave out the teacher");
   }
 
   void refuse_other_target(const char* key, const std::string& field) {

@@ -96,10 +96,11 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   const StepMemory one = probe.predict(with_batch(config, 1));
   MemoryBudget budget{.total = room.total,
                       .context = room.context,
-                      .parameters = one.of(Tag::parameters),
+                      .parameters = one.of(Tag::parameters) - one.teacher,
                       .embed = one.of(Tag::embed),
                       .optimizer = one.of(Tag::optimizer),
-                      .gradients = one.of(Tag::gradients)};
+                      .gradients = one.of(Tag::gradients),
+                      .teacher = one.teacher};
   budget.max_batch = std::min(config.plan.max_batch, probe.most_samples(config) - 1);
   budget.available = usable - budget.fixed();
   budget.batch_size =
@@ -208,11 +209,11 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
 std::string to_text(const MemoryBudget& b) {
   const auto mb = [](int64_t bytes) { return megabytes(bytes); };
   return fmt::format(
-      "MemoryBudget(total={}MB static={}MB [params={} embed={} opt={} grad={} teacher=0.0 context={}] "
+      "MemoryBudget(total={}MB static={}MB [params={} embed={} opt={} grad={} teacher={} context={}] "
       "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
       mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.embed), mb(b.optimizer), mb(b.gradients),
-      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
-      name_of(b.mode));
+      mb(b.teacher), mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch,
+      b.batch_size, name_of(b.mode));
 }
 
 namespace {

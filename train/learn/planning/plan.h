@@ -29,6 +29,7 @@ MemoryRoom memory_room(const Config& config, Device device, int64_t device_memor
 struct MemoryBudget {
   int64_t total = 0, context = 0;
   int64_t parameters = 0, embed = 0, optimizer = 0, gradients = 0;  ///< embed: tables of data.embed
+  int64_t teacher = 0;                                              ///< its parameters
   int64_t activation = 0;  ///< of a step, whatever the batch; may be negative, as memory is not quite linear
   int64_t per_graph = 0;   ///< of one more sample
   int64_t available = 0;
@@ -36,7 +37,7 @@ struct MemoryBudget {
   int64_t max_batch = 0;
   PlanMode mode = PlanMode::predicted;
   int64_t fitting() const;  ///< batch_size, from the fields
-  int64_t fixed() const { return parameters + embed + optimizer + gradients; }
+  int64_t fixed() const { return parameters + embed + optimizer + gradients + teacher; }
 };
 
 /// `config` with batches of that many samples.

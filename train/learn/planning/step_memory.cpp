@@ -2,6 +2,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/planning/recompute.h>
 #include <meshgrad/train/learn/planning/step_memory.h>
+#include <meshgrad/train/learn/run/load_teacher.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/learn/task/upload.h>
@@ -32,6 +33,7 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
   options.allocator.memory_limit = config.memory.memory_limit;
   try {
     Runtime limited(std::move(options));
+    const auto teacher = load_teacher(limited, config, task);
     const Model model = make_model(limited, config, task.sizes());
     const Optimizer held(limited, model.parameters, config, config.train.steps);
     Recomputation chosen = choose_recomputation(limited, config, task, largest_batch(config, task), model);
@@ -46,7 +48,7 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
 
 ProbedStep::ProbedStep(RuntimeOptions options, const Config& config, const Dataset& dataset)
     : runtime(std::move(options)),
-      task(make_task(config, dataset)),
+      task(make_taught_task(runtime, config, dataset)),
       model(make_model(runtime, config, task.sizes())),
       optimizer(runtime, model.parameters, config, config.train.steps),
       steps(runtime, config, task, model, optimizer,
@@ -76,6 +78,7 @@ StepMemory ProbedStep::memory() {
           .by_tag = stats.tags_at_peak,
           .reserved = stats.reserved.peak,
           .offloaded = steps.offloaded_bytes(),
+          .teacher = task.teacher() != nullptr ? task.teacher()->bytes() : 0,
           .messages = {}};
 }
 

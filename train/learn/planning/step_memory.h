@@ -15,6 +15,7 @@ struct StepMemory {
   std::array<int64_t, kTagCount> by_tag{};  ///< of them; they add up to `live`
   int64_t reserved = 0;                     ///< mapped at most: cached memory included
   int64_t offloaded = 0;                    ///< at once, at most (recompute.offload)
+  int64_t teacher = 0;                      ///< weights of distill.teacher, among the parameters
   /// What a predicted step's Runtime logged: which ops of a GPU run op by op, and why.
   std::vector<std::string> messages;
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }

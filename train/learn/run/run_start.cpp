@@ -49,15 +49,19 @@ IntactCheckpoint newest_intact_checkpoint(const fs::path& folder) {
   return newest;
 }
 
-fs::path initial_checkpoint(const std::string& init) {
-  if (fs::is_directory(init)) return find_checkpoint(init, "best");
-  if (path_exists(init)) return init;
-  throw config_error("train.init", "a checkpoint, or the folder of a run",
-                     "\"" + init + "\", which does not exist",
+}  // namespace
+
+fs::path checkpoint_named(const char* key, const std::string& value) {
+  if (fs::is_directory(value)) return find_checkpoint(value, "best");
+  if (path_exists(value)) return value;
+  throw config_error(key, "a checkpoint, or the folder of a run", "\"" + value + "\", which does not exist",
                      "name RUN/checkpoints/best.safetensors, relative to the folder that train runs in");
 }
 
-}  // namespace
+Normalizers first_normalizers(const Config& config, const Task& task) {
+  return config.normalize.mode == NormalizeMode::dataset ? task.dataset_normalizers(noise_of(config))
+                                                         : task.online_normalizers();
+}
 
 fs::path checkpoint_to_resume(const fs::path& run, const fs::path& file,
                               const std::vector<std::string>& command) {
@@ -109,7 +113,7 @@ bool learns_normalizers(const Config& config) {
 
 std::string load_initial_weights(const Config& config, const Task& task, const Stream& stream,
                                  const ParameterSet& parameters, Normalizers& normalizers) {
-  const fs::path checkpoint = initial_checkpoint(config.train.init);
+  const fs::path checkpoint = checkpoint_named("train.init", config.train.init);
   const bool keep = keeps_normalizers(config);
   const auto trained = checkpoint_training_data(checkpoint);
   if (keep && trained) {

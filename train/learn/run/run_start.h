@@ -27,6 +27,13 @@ bool keeps_normalizers(const Config& config);
 /// Whether normalisers are accumulated during training.
 bool learns_normalizers(const Config& config);
 
+/// The file that the value of a key names: a checkpoint, or that of a run's folder. Throws ConfigError where
+/// there is none.
+std::filesystem::path checkpoint_named(const char* key, const std::string& value);
+
+/// What a run's normalisers are before it learns or loads others.
+Normalizers first_normalizers(const Config& config, const Task& task);
+
 /// Loads the weights of train.init, and its normalisers unless they are fitted again; returns a line about
 /// it. Throws ConfigError when there is no such file, or its normalisers are of data with another dt or other
 /// offsets; DataError naming the file, the parameter and both shapes when it is of another model.

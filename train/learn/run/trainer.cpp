@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/run/checkpoint_check.h>
+#include <meshgrad/train/learn/run/load_teacher.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/non_finite.h>
 #include <meshgrad/train/learn/run/precision.h>
@@ -31,12 +32,10 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       options_(options),
       choose_(std::move(choose)),
       ranks_(options.ranks != nullptr ? *options.ranks : alone_),
-      task_(make_task(config, Dataset::open(config.data.path))),
+      task_(make_taught_task(runtime, config, Dataset::open(config.data.path))),
       best_metric_(best_metric_of(config, task_.metrics())),
       model_(make_model(config.model, task_.sizes())),
-      normalizers_(config.normalize.mode == NormalizeMode::dataset
-                       ? task_.dataset_normalizers(noise_of(config))
-                       : task_.online_normalizers()),
+      normalizers_(first_normalizers(config, task_)),
       parts_(make_parts_to_train_on(runtime, config, ranks_)),
       // The ranks compute every sample together, or each takes its own.
       loader_(runtime, config, task_,
@@ -55,6 +54,7 @@ TrainResult Trainer::run() {
   check_trace();
   barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
   describe_ranks();
+  describe_teacher();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
   if (!stored.empty()) tell(RunEventKind::settings, stored);
   const std::string rounded = describe_tf32(runtime_, config_.precision);
@@ -178,6 +178,7 @@ void Trainer::resume() {
     opened();
   }
   check_same_run(checkpoint, config_);
+  check_same_teacher(checkpoint, task_);
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
   if (checkpoint_data_fingerprint(checkpoint) != task_.dataset().fingerprint()) {
@@ -467,11 +468,12 @@ void Trainer::save(bool best) {
   flush_log();
   if (log_) log_->sync();
   check_state(optimizer_->state());
-  const CheckpointExtra extra{{},
-                              {{"samples_per_epoch", std::to_string(loader_.sampler().samples())},
-                               {"sample", task_.describe().sample},
-                               {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
-                               {"steps", std::to_string(loader_.total_steps())}}};
+  CheckpointExtra extra{{},
+                        {{"samples_per_epoch", std::to_string(loader_.sampler().samples())},
+                         {"sample", task_.describe().sample},
+                         {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
+                         {"steps", std::to_string(loader_.total_steps())}}};
+  if (task_.teacher() != nullptr) extra.metadata["teacher"] = task_.teacher()->hash();
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_, &extra);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trainer: what it agrees on with other ranks, and says of them; the trace of one step; the result.
+// Trainer: what it agrees on with other ranks, and says of them and of a teacher; the trace of one step; the
+// result.
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
@@ -31,6 +32,8 @@ void Trainer::check_same_on_all_ranks() {
   };
   check("data.path", task_.dataset().fingerprint(),
         [](uint64_t print) { return fmt::format("data with the fingerprint {:016x}", print); });
+  check("distill.teacher", task_.teacher() != nullptr ? hash_of(task_.teacher()->hash()) : 0,
+        [](uint64_t hash) { return fmt::format("a checkpoint of hash {:016x}", hash); });
   check("--resume", options_.resume ? 1 : 0,
         [](uint64_t resumes) { return resumes == 1 ? "set" : "not set"; });
 }
@@ -52,6 +55,16 @@ void Trainer::describe_parts() const {
                      nccl ? "; NCCL exchanges the rows at their borders" : ""),
          {{"parts", int64_t{ranks_.size()}}, {"rows_by", nccl ? "nccl" : "ranks"}});
   }
+}
+
+void Trainer::describe_teacher() const {
+  const Teacher* teacher = task_.teacher();
+  if (teacher == nullptr) return;
+  tell(
+      RunEventKind::settings,
+      fmt::format("learns from {} (hash {}) with a share of {} in the loss: {} parameters, {} of the teacher",
+                  config_.distill.teacher, teacher->hash(), config_.distill.alpha, model_.parameters.count(),
+                  teacher->parameters().count()));
 }
 
 /// Recomputed segments exchange rows: ranks that chose differently would wait for each other.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/class_weights.h>
 
@@ -44,8 +45,15 @@ void ClassWeights::write(const Batch& batch) const {
   if (!values_.empty()) std::ranges::copy(values_, batch.tensor(kClassWeights).data<float>());
 }
 
-Tensor ClassWeights::in(const Batch& batch) {
-  return batch.has(kClassWeights) ? batch.tensor(kClassWeights) : Tensor();
+LossTerms class_loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                     const Teacher* teacher) {
+  const TeacherOutput taught = teacher != nullptr ? teacher->predict(tape.runtime(), batch) : TeacherOutput();
+  const Values values = forward(model, tape, batch.graph, recomputation.stages);
+  const Tensor weights = batch.has(kClassWeights) ? batch.tensor(kClassWeights) : Tensor();
+  const Variable sum =
+      ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask"), weights, taught)
+          .sum;
+  return {.sum = sum, .penalty = {}};
 }
 
 }  // namespace meshgrad

@@ -3,6 +3,8 @@
 #pragma once
 #include <meshgrad/train/learn/config/config.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
+#include <meshgrad/train/learn/task/recomputation.h>
+#include <meshgrad/train/learn/task/teacher.h>
 
 #include <cstdint>
 #include <span>
@@ -25,11 +27,14 @@ class ClassWeights {
   /// f32 [classes] of a batch, where there are weights.
   void add_to(BatchLayout& layout) const;
   void write(const Batch& batch) const;
-  /// Of a batch; undefined without weights.
-  static Tensor in(const Batch& batch);
 
  private:
   std::vector<float> values_;
 };
+
+/// The loss of predicted classes of a batch with "labels", "mask" and such weights, and of how far they are
+/// from the teacher's, unless that is null.
+LossTerms class_loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                     const Teacher* teacher);
 
 }  // namespace meshgrad

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/class_counts.h>
 #include <meshgrad/train/learn/task/class_metrics.h>
@@ -74,12 +73,8 @@ double GraphClassification::loss_weight(std::string_view split, const std::vecto
 }
 
 LossTerms GraphClassification::loss(Tape& tape, const Model& model, const Batch& batch,
-                                    const Recomputation& recomputation) const {
-  const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum = ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask"),
-                                       ClassWeights::in(batch))
-                           .sum;
-  return {.sum = sum, .penalty = {}};
+                                    const Recomputation& recomputation, const Teacher* teacher) const {
+  return class_loss(tape, model, batch, recomputation, teacher);
 }
 
 ComparedErrors GraphClassification::compare(const Stream&, std::string_view split, const Sample& sample,

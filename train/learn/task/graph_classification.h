@@ -22,8 +22,8 @@ class GraphClassification : public GraphTask {
   /// The weights of the graphs.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
   /// Sum over the graphs of the cross entropy of their class, times its weight.
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const;
   /// Cross entropies; the baseline says how frequent each class is in training.
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;

@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/train/learn/task/mesh_task.h>
 #include <meshgrad/train/learn/task/recomputation.h>
+#include <meshgrad/train/learn/task/teacher.h>
 
 #include <utility>
 
@@ -30,9 +31,9 @@ class MeshDynamics {
   /// first frame alone; the further frames are the data's.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const {
-    return mesh_.loss_of(tape, model, batch, recomputation);
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const {
+    return mesh_.loss_of(tape, model, batch, recomputation, teacher);
   }
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   MeshDynamics for_validation() const { return MeshDynamics(mesh_.for_validation()); }

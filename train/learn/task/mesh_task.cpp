@@ -205,7 +205,7 @@ BatchLayout MeshTask::layout(const BatchShape& shape, DType dtype, BatchLayout::
 }
 
 LossTerms MeshTask::loss_of(Tape& tape, const Model& model, const Batch& batch,
-                            const Recomputation& recomputation) const {
+                            const Recomputation& recomputation, const Teacher* teacher) const {
   UnrolledFrames frames{
       .count = predictions, .second_change = fields.second_change(), .form = loss.form(batch)};
   if (loss.penalises()) frames.penalty = loss.penalty(batch);
@@ -215,6 +215,7 @@ LossTerms MeshTask::loss_of(Tape& tape, const Model& model, const Batch& batch,
     frames.graphs->column_weights = batch.tensor("graph_columns");
   }
   const Tensor missing = world.find(tape.runtime(), batch);
+  if (teacher != nullptr) frames.teacher = teacher->predict(tape.runtime(), batch);
   LossTerms terms = unrolled_loss(tape, model, batch, frames, recomputation);
   terms.missing = missing;
   return terms;

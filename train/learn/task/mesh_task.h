@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/task/compared_errors.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/recomputation.h>
+#include <meshgrad/train/learn/task/teacher.h>
 #include <meshgrad/train/learn/task/training_loss.h>
 #include <meshgrad/train/learn/task/world_edge_search.h>
 
@@ -93,8 +94,8 @@ class MeshTask {
                                 int64_t frame = 0) const;
   /// Sum over predictions and predicted nodes of what their normalised errors cost, over graphs likewise, and
   /// the penalty. With further predictions, relative_l2 takes the target of the first.
-  LossTerms loss_of(Tape& tape, const Model& model, const Batch& batch,
-                    const Recomputation& recomputation) const;
+  LossTerms loss_of(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                    const Teacher* teacher) const;
   std::vector<GivenTensor> given(const Batch& batch) const;
   int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
   /// Throws DataError when pages of these samples were lost.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/config/config_table.h>
 #include <meshgrad/train/learn/task/class_counts.h>
@@ -161,12 +160,8 @@ double NodeClassification::loss_weight(std::string_view split, const std::vector
 }
 
 LossTerms NodeClassification::loss(Tape& tape, const Model& model, const Batch& batch,
-                                   const Recomputation& recomputation) const {
-  const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  const Variable sum = ops::class_loss(tape, values.front(), batch.tensor("labels"), batch.tensor("mask"),
-                                       ClassWeights::in(batch))
-                           .sum;
-  return {.sum = sum, .penalty = {}};
+                                   const Recomputation& recomputation, const Teacher* teacher) const {
+  return class_loss(tape, model, batch, recomputation, teacher);
 }
 
 ComparedErrors NodeClassification::compare(const Stream&, std::string_view split, const Sample&,

@@ -51,8 +51,8 @@ class NodeClassification {
   /// The weights of the split's nodes, as often as there are samples.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
   /// Sum over the nodes of the split of the cross entropy of their class, times its weight.
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const;
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const;
   /// Cross entropies of the split's nodes; the baseline says how frequent each class is in training.
   ComparedErrors compare(const Stream& stream, std::string_view split, const Sample& sample,
                          const Tensor& prediction, const Batch& batch, const Normalizers& normalizers) const;

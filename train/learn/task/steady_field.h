@@ -20,9 +20,9 @@ class SteadyField {
   /// nodes of the types data.noise_types; targets stay.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
-                 const Recomputation& recomputation) const {
-    return mesh_.loss_of(tape, model, batch, recomputation);
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation,
+                 const Teacher* teacher) const {
+    return mesh_.loss_of(tape, model, batch, recomputation, teacher);
   }
   Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) const;
   SteadyField for_validation() const { return SteadyField(mesh_.for_validation()); }

@@ -9,7 +9,9 @@
 #include <meshgrad/train/learn/task/link_reconstruction.h>
 #include <meshgrad/train/learn/task/node_classification.h>
 #include <meshgrad/train/learn/task/steady_field.h>
+#include <meshgrad/train/learn/task/teacher.h>
 
+#include <memory>
 #include <utility>
 #include <variant>
 
@@ -76,6 +78,7 @@ class Task {
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
     BatchLayout made = visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
     if (node_keys_) made.add_node_keys();
+    if (teacher_ != nullptr) teacher_->add_to(made);
     return made;
   }
   /// Room for the model's edges in a batch with room for the data's own.
@@ -104,6 +107,7 @@ class Task {
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
     if (batch.graph.node_keys.defined()) write_keys(batch, split, samples, noise.seed);
+    if (teacher_ != nullptr) teacher_->write(batch, normalizers);
   }
   /// Weight of the loss of these samples, known before a forward pass.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
@@ -129,7 +133,13 @@ class Task {
   /// tape must outlive the tape's entries.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const {
-    return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
+    return visit([&](const auto& task) {
+      if constexpr (requires { task.loss(tape, model, batch, recomputation, teacher_.get()); }) {
+        return task.loss(tape, model, batch, recomputation, teacher_.get());
+      } else {
+        return task.loss(tape, model, batch, recomputation);
+      }
+    });
   }
   /// The same as a function that refers to this task, which must outlive it.
   BatchLoss batch_loss() const {
@@ -141,10 +151,15 @@ class Task {
   std::vector<GivenTensor> given(const Batch& batch) const {
     return visit_shared([&](const auto& task) { return task.given(batch); });
   }
-  /// The task whose loss validation reports: without unrolling, sampled nodes and penalties.
+  /// The task whose loss validation reports: without unrolling, sampled nodes, penalties and a teacher.
   Task for_validation() const {
     return visit([](const auto& task) { return Task(Kind(task.for_validation())); });
   }
+
+  /// Batches and losses are for a student of this teacher from now on.
+  void set_teacher(std::shared_ptr<const Teacher> teacher) { teacher_ = std::move(teacher); }
+  /// Null: there is none.
+  const Teacher* teacher() const { return teacher_.get(); }
 
   /// What a sample is, what the model reads and what it predicts.
   TaskDescription describe() const {
@@ -177,6 +192,7 @@ class Task {
 
   Kind kind_;
   bool node_keys_;
+  std::shared_ptr<const Teacher> teacher_;
 };
 
 /// The task that task.name names. Throws ConfigError for fields that do not fit it, and for a train.best that

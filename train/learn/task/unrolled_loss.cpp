@@ -2,6 +2,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/span.h>
+#include <meshgrad/train/learn/task/teacher.h>
 #include <meshgrad/train/learn/task/unrolled_loss.h>
 
 #include <algorithm>
@@ -163,7 +164,7 @@ LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, cons
   if (frames.count == 1) {
     const Values values = forward(model, tape, batch.graph, recomputation.stages);
     const Tensor& mask = batch.tensor("mask");
-    LossTerms loss{ops::masked_loss(tape, values.front(), batch.tensor("target"), mask, frames.form).sum, {}};
+    LossTerms loss{field_loss(tape, values.front(), batch, frames.form, frames.teacher), {}};
     if (frames.graphs)
       add_graphs(tape, frames.graphs, graph_error(tape, values, batch.tensor("graph_target"), batch), batch,
                  loss);

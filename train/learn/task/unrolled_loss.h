@@ -19,6 +19,7 @@
 // "unroll.graph_target" [(frames - 1) * unrolled_rows(graphs), graph_outputs].
 #pragma once
 #include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/teacher_output.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
 #include <meshgrad/train/learn/task/recomputation.h>
 
@@ -33,6 +34,7 @@ struct UnrolledFrames {
   LossForm form = {};  ///< how errors count
   std::optional<LossForm> penalty = {};  ///< how the predictions themselves do
   std::optional<LossForm> graphs = {};   ///< how errors of targets on graphs do
+  TeacherOutput teacher = {};            ///< of one frame alone
 };
 
 /// Data of a frame after the first.

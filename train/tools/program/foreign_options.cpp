@@ -34,7 +34,8 @@ constexpr std::string_view kCompiled =
     "nothing to set: kernels are compiled and fused when meshgrad is built; graphs = \"capture\" launches a "
     "step at once, as the mode reduce-overhead does";
 constexpr std::string_view kPrefetch = "not needed: batches are prepared while a step runs";
-constexpr std::string_view kNoTeacher = "not here: there is no training by a teacher";
+constexpr std::string_view kTeacher =
+    "set distill.teacher to a checkpoint of meshgrad (docs/graphs.md#a-teacher)";
 constexpr std::string_view kPack = "pack the data with meshgrad convert, and set data.path";
 
 constexpr OptionRow kOptionRows[] = {
@@ -159,11 +160,12 @@ constexpr OptionRow kOptionRows[] = {
     {Origin::others, "hidden_irreps", "", "",
      "not here: latents are plain numbers, not representations of rotations; model.width is how many"},
     // A pipeline of graphs in JSON.
-    {Origin::others, "use_kd", kOff, "", "nothing to set: there is no training by a teacher"},
-    {Origin::others, "use_kd", "", "", kNoTeacher},
-    {Origin::others, "teacher_path", "", "", kNoTeacher},
-    {Origin::others, "offload_teacher_to_cpu", "", "", kNoTeacher},
-    {Origin::others, "use_teacher_cache", "", "", kNoTeacher},
+    {Origin::others, "use_kd", kOff, "", "nothing to set: distill.teacher is empty"},
+    {Origin::others, "use_kd", "", "", kTeacher},
+    {Origin::others, "teacher_path", "", "", kTeacher},
+    {Origin::others, "offload_teacher_to_cpu", "", "",
+     "not here: the teacher's parameters stay on the device"},
+    {Origin::others, "use_teacher_cache", "", "", "not here: the teacher predicts in each step"},
     {Origin::others, "clear_cache_every_n", "", "memory.release_cached_every={}"},
     {Origin::others, "optimize_batch_size", kOn, "train.batch=auto"},
     {Origin::others, "optimize_batch_size", "", "", "nothing to set: train.batch is a number"},

@@ -134,20 +134,13 @@ OrderedJson to_json(const std::optional<StepBound>& bound) {
 }
 
 OrderedJson to_json(const MemoryBudget& budget) {
-  return {{"total", budget.total},
-          {"static", budget.fixed() + budget.context},
-          {"params", budget.parameters},
-          {"embed", budget.embed},
-          {"opt", budget.optimizer},
-          {"grad", budget.gradients},
-          {"teacher", 0},
-          {"context", budget.context},
-          {"activation", budget.activation},
-          {"per_graph", budget.per_graph},
-          {"available", budget.available},
-          {"max_batch", budget.max_batch},
-          {"batch_size", budget.batch_size},
-          {"mode", name_of(budget.mode)}};
+  return {{"total", budget.total},           {"static", budget.fixed() + budget.context},
+          {"params", budget.parameters},     {"embed", budget.embed},
+          {"opt", budget.optimizer},         {"grad", budget.gradients},
+          {"teacher", budget.teacher},       {"context", budget.context},
+          {"activation", budget.activation}, {"per_graph", budget.per_graph},
+          {"available", budget.available},   {"max_batch", budget.max_batch},
+          {"batch_size", budget.batch_size}, {"mode", name_of(budget.mode)}};
 }
 
 }  // namespace
