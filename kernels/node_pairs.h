@@ -6,8 +6,8 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Pairs of nodes of one graph. The list has each pair at both of its nodes, with all_pairs at most once: the
-/// host sees to that where it makes the batch. An entry that is the node itself does not count.
+/// Pairs of nodes of one graph, a node with itself among them. The list has each pair at both of its nodes, a
+/// node with itself once, and with all_pairs no pair twice: the host sees to that where it makes the batch.
 struct NodePairs {
   Tensor graph_starts;     ///< i32 [graphs + 1]: graph g has the nodes starts[g] .. starts[g+1] - 1
   Tensor offsets;          ///< i32 [nodes + 1]: node i has the entries offsets[i] .. offsets[i+1] - 1

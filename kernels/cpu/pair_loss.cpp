@@ -52,7 +52,6 @@ struct PairTask {
       const int64_t graph = graph_of(i);
       for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
         const int64_t j = others[e];
-        if (i == j) continue;
         A product = A(0);
         for (int64_t k = 0; k < width; ++k)
           product += static_cast<A>(z[i * width + k]) * static_cast<A>(z[j * width + k]);
@@ -117,12 +116,12 @@ void pair_loss_forward_of(const PairLossForward& args, const Stream& stream) {
       sum += static_cast<double>(loss);
     });
     if (!all) return sum;
-    task.each_tile([&](int64_t row, int64_t rows, int64_t graph, int64_t first, int64_t last,
+    task.each_tile([&](int64_t, int64_t rows, int64_t graph, int64_t first, int64_t last,
                        const A(&products)[kPairTile][kPairTile]) {
       double of_tile = 0.0;
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = first; j < last; ++j)
-          if (j != row + i) of_tile += static_cast<double>(softplus(products[i][j - first]));
+          of_tile += static_cast<double>(softplus(products[i][j - first]));
       sum += static_cast<double>(task.weight(graph, false)) * of_tile;
     });
     return sum;
@@ -154,8 +153,7 @@ void pair_loss_backward_of(const PairLossBackward& args, Runtime& runtime, const
         const A weight = task.weight(graph, false);
         for (int64_t i = 0; i < rows; ++i)
           for (int64_t j = 0; j < kPairTile; ++j)
-            products[i][j] =
-                first + j < last && first + j != row + i ? weight * sigmoid(products[i][j]) : A(0);
+            products[i][j] = first + j < last ? weight * sigmoid(products[i][j]) : A(0);
         for (int64_t i = 0; i < rows; ++i)
           for (int64_t j = first; j < last; ++j)
             for (int64_t k = 0; k < width; ++k)

@@ -89,8 +89,7 @@ struct PairLane {
   }
   /// Whether a node of a tile makes a pair with this one.
   __device__ bool pairs_with(int64_t other_node) const {
-    return node < end && other_node != node && other_node >= args.graph_starts[graph] &&
-           other_node < args.graph_starts[graph + 1];
+    return node < end && other_node >= args.graph_starts[graph] && other_node < args.graph_starts[graph + 1];
   }
   /// The nodes of the graphs that the block's nodes belong to.
   __device__ int graph_of(int64_t of) const {
@@ -108,8 +107,8 @@ struct PairLane {
     for (int step = 16; step >= kPairLanes; step /= 2)
       most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
     for (int e = 0; e < most; ++e) {
-      const int64_t j = e < entries ? args.others[begin + e] : node;
-      const bool counts = e < entries && j != node;
+      const bool counts = e < entries;
+      const int64_t j = counts ? args.others[begin + e] : node;
       float product = 0.0f;
       for (int k = lane; counts && k < args.width; k += kPairLanes)
         product += to_float(z(node)[k]) * to_float(z(j)[k]);

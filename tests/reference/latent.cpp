@@ -69,7 +69,8 @@ Matrix latent_loss_backward(const Matrix& moments, const std::vector<float>& wei
 
 namespace {
 
-/// Calls term(i, j, weight, linked) for each pair that counts, at both of its nodes.
+/// Calls term(i, j, weight, linked) for each pair that counts, at both of its nodes, of a node with itself
+/// once.
 template <class Term>
 void each_pair(const Pairs& pairs, const Term& term) {
   for (size_t graph = 0; graph + 1 < pairs.starts.size(); ++graph) {
@@ -81,11 +82,11 @@ void each_pair(const Pairs& pairs, const Term& term) {
            ++e) {
         const int32_t j = pairs.others[static_cast<size_t>(e)];
         const bool linked = pairs.linked.empty() || pairs.linked[static_cast<size_t>(e)] != 0;
-        if (j != i) term(i, j, weights[linked ? 1 : 0], linked);
+        term(i, j, weights[linked ? 1 : 0], linked);
         listed[static_cast<size_t>(j)] = true;
       }
       for (int32_t j = pairs.starts[graph]; j < pairs.starts[graph + 1] && pairs.all; ++j)
-        if (j != i && !listed[static_cast<size_t>(j)]) term(i, j, weights[0], false);
+        if (!listed[static_cast<size_t>(j)]) term(i, j, weights[0], false);
     }
   }
 }
