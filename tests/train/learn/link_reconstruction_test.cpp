@@ -78,6 +78,9 @@ TEST_CASE("pairs without a link are all drawn where they are few") {
   CHECK((drawn.linked.size() == 3 && drawn.others.size() == 3));
   CHECK(drawn_pairs(5, links, 100, 1, 0).linked == links);
   CHECK((drawn_pairs(50, ring(50), 9, 1, 1).linked != drawn_pairs(50, ring(50), 9, 1, 0).linked));
+  const std::vector<NodePair> own{{0, 0}, {0, 1}, {1, 1}, {2, 2}};
+  CHECK(with_own_pairs(3, {{0, 1}}) == own);
+  CHECK(drawn_pairs(3, own, 9, 1, 0).others == std::vector<NodePair>{{0, 2}, {1, 2}});
   const LinkSplit complete = split_links(3, ring(3), 0.34, 0.34, 0);
   CHECK((complete.test.linked.size() == 1 && complete.test.others.empty()));
 }
@@ -319,7 +322,7 @@ TEST_CASE("batches of links have room for their edges and pairs") {
   Runtime runtime({.threads = 1});
   Normalizers normalizers = task.dataset_normalizers({});
   const Batch batch = training_batch(task, runtime, DType::f32, "train", {{0, 0, 0}}, {}, normalizers);
-  CHECK(batch.tensor("pair_others").rows() == 4 * 8 * 7 / 2);  // the most that a graph of 8 nodes has
+  CHECK(batch.tensor("pair_others").rows() == 4 * 8 * 9 / 2);  // the most that a graph of 8 nodes has
 }
 
 TEST_CASE("a model of one graph's links does not predict many graphs") {

@@ -33,10 +33,17 @@ std::vector<NodePair> linked_pairs(const MeshView& mesh) {
   return pairs;
 }
 
+std::vector<NodePair> with_own_pairs(int64_t nodes, std::vector<NodePair> pairs) {
+  for (int32_t i = 0; i < nodes; ++i) pairs.push_back({i, i});
+  std::ranges::sort(pairs);
+  return pairs;
+}
+
 std::vector<NodePair> other_pairs(int64_t nodes, const std::vector<NodePair>& linked, int64_t count,
                                   uint64_t seed, uint64_t round) {
   const auto all = static_cast<uint64_t>(all_pairs(nodes));
-  const int64_t wanted = std::min(count, all_pairs(nodes) - std::ssize(linked));
+  const auto links = std::ranges::count_if(linked, [](const NodePair& pair) { return pair.a != pair.b; });
+  const int64_t wanted = std::min<int64_t>(count, all_pairs(nodes) - links);
   std::vector<NodePair> pairs;
   for (uint64_t i = 0; std::ssize(pairs) < wanted; ++i) {
     const NodePair pair = pair_at(shuffled(seed, round, i, all));
@@ -84,14 +91,12 @@ LinkSplit split_links(int64_t nodes, const std::vector<NodePair>& linked, double
   return split;
 }
 
-LinkGraph::LinkGraph(const MeshView& mesh, const std::vector<NodePair>& linked, bool self_edges)
+LinkGraph::LinkGraph(const MeshView& mesh, const std::vector<NodePair>& pairs)
     : offsets_(static_cast<size_t>(mesh.nodes) + 1), view_(mesh) {
-  for (const NodePair& pair : linked) {
+  for (const NodePair& pair : pairs) {
     ++offsets_[static_cast<size_t>(pair.a) + 1];
-    ++offsets_[static_cast<size_t>(pair.b) + 1];
+    if (pair.a != pair.b) ++offsets_[static_cast<size_t>(pair.b) + 1];
   }
-  if (self_edges)
-    for (size_t i = 1; i < offsets_.size(); ++i) ++offsets_[i];
   std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
   const auto edges = static_cast<size_t>(offsets_.back());
   senders_.resize(edges);
@@ -103,8 +108,10 @@ LinkGraph::LinkGraph(const MeshView& mesh, const std::vector<NodePair>& linked, 
     senders_[static_cast<size_t>(edge)] = sender;
     receivers_[static_cast<size_t>(edge)] = receiver;
   };
-  for (const NodePair& pair : linked) add(pair.a, pair.b), add(pair.b, pair.a);
-  for (int32_t i = 0; self_edges && i < mesh.nodes; ++i) add(i, i);
+  for (const NodePair& pair : pairs) {
+    add(pair.a, pair.b);
+    if (pair.a != pair.b) add(pair.b, pair.a);
+  }
   // As many edges leave a node as arrive.
   next.assign(offsets_.begin(), offsets_.end() - 1);
   for (size_t e = 0; e < edges; ++e)

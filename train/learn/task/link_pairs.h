@@ -10,21 +10,24 @@
 
 namespace meshgrad {
 
-/// Of different nodes, the smaller number first.
+/// The smaller number first.
 struct NodePair {
   int32_t a = 0, b = 0;
   auto operator<=>(const NodePair&) const = default;
 };
 
-/// The pairs of nodes with an edge, one way or both, each once, in order.
+/// The pairs of different nodes with an edge, one way or both, each once, in order.
 std::vector<NodePair> linked_pairs(const MeshView& mesh);
+/// Pairs that are in order, and with them each node's with itself.
+std::vector<NodePair> with_own_pairs(int64_t nodes, std::vector<NodePair> pairs);
 
 /// Pairs of a graph, or of a part of its links.
 struct PairSample {
   std::vector<NodePair> linked, others;
 };
 
-/// `count` different pairs that are not among `linked`, which is in order; all of them where there are fewer.
+/// `count` pairs of different nodes that are not among `linked`, which is in order; all of them where there
+/// are fewer.
 std::vector<NodePair> other_pairs(int64_t nodes, const std::vector<NodePair>& linked, int64_t count,
                                   uint64_t seed, uint64_t round);
 /// At most `count` different pairs of each kind.
@@ -39,11 +42,10 @@ struct LinkSplit {
 LinkSplit split_links(int64_t nodes, const std::vector<NodePair>& linked, double valid_share,
                       double test_share, uint64_t seed);
 
-/// The edges of linked pairs, both ways, sorted by receiver, and with `self_edges` one from each node to
-/// itself, as MeshView has them.
+/// The edges of pairs, both ways, a node's pair with itself once, sorted by receiver, as MeshView has them.
 class LinkGraph {
  public:
-  LinkGraph(const MeshView& mesh, const std::vector<NodePair>& linked, bool self_edges);
+  LinkGraph(const MeshView& mesh, const std::vector<NodePair>& pairs);
   LinkGraph(const LinkGraph&) = delete;
   LinkGraph& operator=(const LinkGraph&) = delete;
   /// The mesh with these edges.

@@ -19,9 +19,11 @@
 namespace meshgrad {
 namespace {
 
-/// Of each entry: a pair has two, and each kind of pairs half of the loss.
-float entry_weight(int64_t pairs) {
-  return pairs > 0 ? static_cast<float>(0.25 / static_cast<double>(pairs)) : 0.0F;
+/// Of each entry, as the linked ones are half of the loss, and the others; `drawn` of `pairs` stand for all.
+float entry_weight(int64_t entries, size_t pairs, size_t drawn) {
+  if (drawn == 0) return 0.0F;
+  return static_cast<float>(0.5 / static_cast<double>(entries) * static_cast<double>(pairs) /
+                            static_cast<double>(drawn));
 }
 
 std::string_view part_named(std::string_view split) {
@@ -86,7 +88,7 @@ LinkReconstruction::LinkReconstruction(const Dataset& data, const Config& config
   int64_t nodes = 0;
   for (const SplitInfo& split : dataset.splits())
     if (split.count > 0) nodes = std::max(nodes, dataset.largest_mesh(split.name).nodes);
-  drawn_ = std::min(vgae_.pairs, nodes * (nodes - 1) / 2);
+  drawn_ = std::min(vgae_.pairs, nodes * (nodes + 1) / 2);
   const std::string path = dataset.path().string();
   if (dataset.trajectories() != 1) {
     const DataConfig unset;
@@ -228,9 +230,9 @@ void LinkReconstruction::write(const Batch& batch, std::string_view split, const
   std::vector<std::unique_ptr<LinkGraph>> edges;
   std::vector<GivenGraph> graphs;
   for (const Sample& sample : samples) {
-    links.push_back(read_links(split, sample));
     const TrajectoryView view = view_of(split, sample);
-    edges.push_back(std::make_unique<LinkGraph>(view.mesh(), links.back(), true));
+    links.push_back(with_own_pairs(view.mesh().nodes, read_links(split, sample)));
+    edges.push_back(std::make_unique<LinkGraph>(view.mesh(), links.back()));
     graphs.push_back({view, sample.frame, &edges.back()->view()});
   }
   inputs_.write(batch, graphs, normalizers, learn, scratch);
@@ -251,19 +253,21 @@ void LinkReconstruction::write_pairs(const Batch& batch, std::string_view split,
   if (offsets != nullptr) *offsets++ = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const TrajectoryView view = view_of(split, samples[i]);
-    const int64_t nodes = view.mesh().nodes, others = nodes * (nodes - 1) / 2 - std::ssize(links[i]);
+    const int64_t nodes = view.mesh().nodes, linked_entries = 2 * std::ssize(links[i]) - nodes;
+    const int64_t other_entries = nodes * nodes - linked_entries;
+    const size_t count = links[i].size(), others = static_cast<size_t>(other_entries / 2);
     std::fill_n(
         latent, nodes,
         static_cast<float>(vgae_.kl_weight / (static_cast<double>(nodes) * static_cast<double>(nodes))));
     latent += nodes;
-    weights[2 * i] = entry_weight(std::ssize(links[i]));
-    weights[2 * i + 1] = entry_weight(others);
+    weights[2 * i] = entry_weight(linked_entries, count, count);
+    weights[2 * i + 1] = entry_weight(other_entries, others, others);
     if (offsets == nullptr) continue;
     const uint64_t of_sample = mixed_bits(mixed_bits(seed) ^ view.sample_id(samples[i].frame));
     const PairSample drawn = drawn_pairs(nodes, links[i], vgae_.pairs, of_sample, samples[i].visit);
-    weights[2 * i] = entry_weight(std::ssize(drawn.linked));
-    weights[2 * i + 1] = entry_weight(std::ssize(drawn.others));
-    const LinkGraph linked(view.mesh(), drawn.linked, false), other(view.mesh(), drawn.others, false);
+    weights[2 * i] = entry_weight(linked_entries, count, drawn.linked.size());
+    weights[2 * i + 1] = entry_weight(other_entries, others, drawn.others.size());
+    const LinkGraph linked(view.mesh(), drawn.linked), other(view.mesh(), drawn.others);
     int32_t* const to = batch.tensor("pair_others").data<int32_t>();
     uint8_t* const flags = batch.tensor("pair_linked").data<uint8_t>();
     for (size_t node = 0; node < static_cast<size_t>(nodes); ++node) {
