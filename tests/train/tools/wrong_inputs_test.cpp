@@ -445,7 +445,7 @@ TEST_CASE("wrong words about a run say the right ones") {
            "[DIR/nometa/meta.json] needed meta.json beside the TFRecord files, got none; fix: download it "
            "from the same place as the data"},
           {"check DIR/twice.toml", 2,
-           "DIR/twice.toml:3: [syntax] needed TOML, got value (\"steps\") already exists.; fix: fix this "
+           "DIR/twice.toml:3: [syntax] needed TOML, got a key or table that exists already; fix: fix this "
            "line\n 3 | steps = 4\n   |         ^"},
           {"check DIR/text.toml", 2,
            "DIR/text.toml:2: [train.steps] needed an integer from 1 to 1e12, got \"3\"; fix: for example "

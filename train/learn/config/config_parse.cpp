@@ -50,7 +50,10 @@ std::string without_prefix(std::string message) {
 /// Of "[error] toml::parse_key: message\n --> file\n excerpt" the message.
 SyntaxError syntax_error_of(const std::string& text, int64_t line, const std::string& what) {
   SyntaxPlace place = find_statement(text, line);
-  return {place.line, without_prefix(what.substr(0, what.find('\n'))), std::move(place.excerpt)};
+  std::string message = without_prefix(what.substr(0, what.find('\n')));
+  // Versions of the library have other words for it, not all with the name.
+  if (message.find("already exists") != std::string::npos) message = "a key or table that exists already";
+  return {place.line, std::move(message), std::move(place.excerpt)};
 }
 
 #if TOML11_VERSION_MAJOR >= 4
