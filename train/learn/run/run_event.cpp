@@ -15,7 +15,7 @@ namespace meshgrad {
 namespace {
 
 /// In the order of RunEventKind.
-constexpr std::array<std::string_view, 24> kNames{
+constexpr std::array<std::string_view, 24> kEventNames{
     "log",          "warning", "error",    "batch",    "settings", "recompute",    "ranks",      "parts",
     "reduction",    "weights", "resumed",  "begins",   "captured", "not_captured", "validation", "memory",
     "memory_waste", "trace",   "patience", "complete", "stopped",  "time_limit",   "bytes_sent", "verdict"};
@@ -27,9 +27,9 @@ std::optional<RunEvent> parse_event(const std::string& line) {
   const auto step = value("step"), kind = value("kind"), fields = value("fields"), text = value("text");
   if (!step.is_number_integer() || !kind.is_string() || !fields.is_object() || !text.is_string())
     return std::nullopt;
-  const auto name = std::ranges::find(kNames, kind.get<std::string>());
-  if (name == kNames.end()) return std::nullopt;
-  RunEvent event{.kind = static_cast<RunEventKind>(name - kNames.begin()),
+  const auto name = std::ranges::find(kEventNames, kind.get<std::string>());
+  if (name == kEventNames.end()) return std::nullopt;
+  RunEvent event{.kind = static_cast<RunEventKind>(name - kEventNames.begin()),
                  .text = text.get<std::string>(),
                  .fields = {},
                  .step = step.get<int64_t>()};
@@ -45,8 +45,8 @@ std::optional<RunEvent> parse_event(const std::string& line) {
 }  // namespace
 
 std::string_view name_of(RunEventKind kind) {
-  static_assert(kNames.size() == static_cast<size_t>(RunEventKind::verdict) + 1);
-  return kNames[static_cast<size_t>(kind)];
+  static_assert(kEventNames.size() == static_cast<size_t>(RunEventKind::verdict) + 1);
+  return kEventNames[static_cast<size_t>(kind)];
 }
 
 std::string RunEvent::field(std::string_view name) const {
