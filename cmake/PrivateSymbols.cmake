@@ -3,7 +3,7 @@
 # PrivateSymbols.cmake: writes a library's map for the linker. FILE lists objects, one a line. To the versions of MAP, if any, it
 # adds those internal symbols that the programs use, under a version that names this build's x.y.z; other internal
 # symbols are local. Internal are those that the objects have as protected: Folder.cmake compiles them so, and the
-# public headers have pragmas.
+# public headers have pragmas. So are types of exceptions that fmt from version 10 on makes visible in each library that uses it.
 cmake_minimum_required(VERSION 3.25)
 function(read_symbols out file)
   file(STRINGS ${file} objects)
@@ -35,4 +35,4 @@ set(map "")
 if(MAP)
   file(READ ${MAP} map)
 endif()
-file(WRITE ${OUTPUT} "${map}\nMESHGRAD_PRIVATE_${VERSION} {\n  global:\n    ${shared};\n  local:\n    ${others};\n};\n")
+file(WRITE ${OUTPUT} "${map}\nMESHGRAD_PRIVATE_${VERSION} {\n  global:\n    ${shared};\n  local:\n    ${others};\n    _ZT?N3fmt*;\n};\n")
