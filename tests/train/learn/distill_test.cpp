@@ -390,6 +390,24 @@ TEST_CASE("a plan counts the teacher and its run") {
   }
 }
 
+TEST_CASE("a large teacher changes no other part of a plan") {
+  const ScratchDirectory scratch;
+  Config teacher = config_of(scratch.path, TaskName::steady_field);
+  Config student = teacher;
+  student.train.batch = 1;
+  teacher.model.width = 8 * student.model.width;
+  teacher.run.dir = (scratch.path / "teacher").string();
+  teacher.train.steps = 1;
+  test::train_here(teacher);
+  const MemoryBudget alone = plan_memory(student, {.device_memory = int64_t{1} << 30}).budget;
+  student.distill.teacher = teacher.run.dir;
+  const MemoryBudget taught = plan_memory(student, {.device_memory = int64_t{1} << 30}).budget;
+  CHECK(taught.teacher > 30 * alone.parameters);
+  CHECK(taught.gradients == alone.gradients);
+  CHECK(taught.optimizer == alone.optimizer);
+  CHECK(std::abs(taught.parameters - alone.parameters) < 1024);  // sizes of blocks
+}
+
 TEST_CASE("a plan without data has a teacher") {
   const ScratchDirectory scratch;
   const Config config = taught_config(scratch.path, TaskName::steady_field);
