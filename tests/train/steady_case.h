@@ -44,10 +44,11 @@ inline void add_square(PackedFileWriter& writer, const std::string& split, doubl
   statistics->fields[1].add(u, types, 1);
 }
 
-inline std::filesystem::path pack_squares(const std::filesystem::path& folder) {
+inline std::filesystem::path pack_squares(const std::filesystem::path& folder,
+                                          const std::string& unit = "K") {
   const std::filesystem::path path = folder / "squares.mgd";
-  PackedFileWriter writer(path, 2,
-                          {{"g", 1, true, "K"}, {"u", 1, true, "K"}, {"load", 1, true, "W", FieldOn::graph}});
+  PackedFileWriter writer(
+      path, 2, {{"g", 1, true, unit}, {"u", 1, true, unit}, {"load", 1, true, "W", FieldOn::graph}});
   DataStatistics statistics;
   statistics.fields = {FieldMoments(1), FieldMoments(1), FieldMoments(1)};
   statistics.edges.assign(3, Moments{6, 0.0, 0.2});

@@ -17,6 +17,7 @@
 
 #include "support.h"
 #include "train/graph_case.h"
+#include "train/graph_target_case.h"
 #include "train/steady_case.h"
 #include "train/world_case.h"
 
@@ -262,6 +263,16 @@ TEST_CASE("a run resumes with the teacher that it had") {
   config.distill.teacher = teacher.string();
   config.distill.alpha = 0.5;
   CHECK(contains(resumed(), "[distill.alpha] needed 0.7, with which"));
+  Config alone = config;
+  alone.distill = {};
+  alone.run.dir = (scratch.path / "alone").string();
+  test::train_here(alone);
+  alone.distill.teacher = teacher.string();
+  alone.train.steps += 2;
+  const std::string added = message_of([&] { test::train_here(alone, true); });
+  CHECK(contains(added, "[distill.teacher] needed \"\", with which "));
+  CHECK(contains(added, ", got the teacher "));
+  CHECK(contains(added, "fix: leave out distill.teacher, or start a new run with another run.dir"));
 }
 
 TEST_CASE("teachers that do not fit are refused in one sentence") {
@@ -303,6 +314,34 @@ TEST_CASE("teachers that do not fit are refused in one sentence") {
   CHECK(contains(classes, "is a checkpoint of another model"));
   CHECK(contains(classes, "decoder"));
   CHECK(taught_otherwise("model", [](Config& c) { c.model.name = ModelName::gat; }).empty());
+}
+
+TEST_CASE("a teacher of values in another unit is refused") {
+  const ScratchDirectory scratch;
+  const Config config = taught_config(scratch.path, TaskName::steady_field);
+  const auto message = [&](const std::string& unit) {
+    Config other = config;
+    const fs::path folder = scratch.path / ("in" + unit);
+    fs::create_directory(folder);
+    other.data.path = test::pack_squares(folder, unit).string();
+    Runtime runtime({.threads = 1});
+    return message_of([&] { make_taught_task(runtime, other, Dataset::open(other.data.path)); });
+  };
+  CHECK(message("K").empty());
+  CHECK(message("").empty());
+  CHECK(contains(message("mK"),
+                 "[distill.teacher] needed a model with the unit of g = mK, as this run has it, got the unit "
+                 "of g = K in "));
+}
+
+TEST_CASE("a teacher beside targets on graphs is refused") {
+  const ScratchDirectory scratch;
+  Config config = test::target_config(scratch.path);
+  config.distill.teacher = scratch.path.string();
+  Runtime runtime({.threads = 1});
+  CHECK(contains(message_of([&] { make_taught_task(runtime, config, Dataset::open(config.data.path)); }),
+                 "[data.targets] needed fields on nodes with distill.teacher, got drag on graphs; fix: leave "
+                 "out these targets, or the teacher"));
 }
 
 TEST_CASE("keys of a teacher that mean nothing are refused") {
@@ -349,6 +388,33 @@ TEST_CASE("a plan counts the teacher and its run") {
     CHECK(with.budget.fitting() <= without.budget.fitting());
     CHECK(with.step.live >= without.step.live + with.budget.teacher);
   }
+}
+
+TEST_CASE("a large teacher changes no other part of a plan") {
+  const ScratchDirectory scratch;
+  Config teacher = config_of(scratch.path, TaskName::steady_field);
+  Config student = teacher;
+  student.train.batch = 1;
+  teacher.model.width = 8 * student.model.width;
+  teacher.run.dir = (scratch.path / "teacher").string();
+  teacher.train.steps = 1;
+  test::train_here(teacher);
+  const MemoryBudget alone = plan_memory(student, {.device_memory = int64_t{1} << 30}).budget;
+  student.distill.teacher = teacher.run.dir;
+  const MemoryBudget taught = plan_memory(student, {.device_memory = int64_t{1} << 30}).budget;
+  CHECK(taught.teacher > 30 * alone.parameters);
+  CHECK(taught.gradients == alone.gradients);
+  CHECK(taught.optimizer == alone.optimizer);
+  CHECK(std::abs(taught.parameters - alone.parameters) < 1024);  // sizes of blocks
+}
+
+TEST_CASE("a plan without data has a teacher") {
+  const ScratchDirectory scratch;
+  const Config config = taught_config(scratch.path, TaskName::steady_field);
+  const PlannedMesh mesh{.nodes = 500, .edges = 3000, .fields = {{"g", 1}, {"u", 1}}};
+  const MemoryPlan plan = plan_memory(config, {.device_memory = int64_t{1} << 30, .mesh = mesh});
+  CHECK(plan.budget.teacher > plan.budget.parameters);
+  CHECK(plan.budget.batch_size > 0);
 }
 
 TEST_CASE("a device trains students as the CPU does" * doctest::skip(cuda_devices().empty())) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/learn/planning/measured_step.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 
@@ -28,9 +27,7 @@ MeasuredStep::MeasuredStep(const StepProbe& probe, const Config& config)
       samples_(largest_samples(config, step_.task)),
       normalizers_(step_.task.online_normalizers()),
       layout_(step_.steps.layout(step_.task.shape(config.data.train_split, samples_))),
-      uploader_(step_.runtime, 2, layout_.bytes()) {
-  step_.runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
-}
+      uploader_(step_.runtime, 2, layout_.bytes()) {}
 
 void MeasuredStep::run() {
   const StoragePtr staged = uploader_.stage(layout_.bytes());

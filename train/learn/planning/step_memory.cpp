@@ -54,6 +54,7 @@ ProbedStep::ProbedStep(RuntimeOptions options, const Config& config, const Datas
       steps(runtime, config, task, model, optimizer,
             runtime.dry() ? recomputation_of(config, runtime.device(), task)
                           : choose_recomputation(runtime, config, task, largest_batch(config, task), model)) {
+  runtime.allocator().reset_peak();  // loading, and the choice of what is recomputed, are no part of a step
 }
 
 void ProbedStep::run(const BatchLayout& layout) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,22 +29,36 @@ constexpr std::array<std::string_view, 8> kOwnKeys{
     "path",       "verify",  "train_split",          "valid_split",
     "node_split", "classes", "world_edges_per_node", "noise_types"};
 
-void check_same_fields(const fs::path& path, const Config& theirs, const Config& config) {
+[[noreturn]] void refuse_other(const fs::path& path, std::string_view what, std::string_view needed,
+                               std::string_view got) {
+  throw config_error(kTeacher, fmt::format("a model with {} = {}, as this run has it", what, needed),
+                     fmt::format("{} = {} in {}", what, got, path.string()), kFix);
+}
+
+void check_same_keys(const fs::path& path, const Config& theirs, const Config& config) {
   for (const ConfigKey& key : config_keys()) {
     if (key.section != "task" &&
         (key.section != "data" || std::ranges::find(kOwnKeys, key.name) != kOwnKeys.end()))
       continue;
     const std::string needed = toml_literal(key, config), got = toml_literal(key, theirs);
-    if (needed == got) continue;
-    const std::string name = full_name(key);
-    throw config_error(kTeacher, fmt::format("a model with {} = {}, as this run has it", name, needed),
-                       fmt::format("{} = {} in {}", name, got, path.string()), kFix);
+    if (needed != got) refuse_other(path, full_name(key), needed, got);
   }
 }
 
-/// Of the checkpoint's tensors and metadata.
-std::string hash_of_checkpoint(const SafetensorsView& view) {
-  return checkpoint_checksum(view.tensors, view.metadata);
+void check_same_data(const fs::path& path, const TrainingData& trained, const Task& task,
+                     const Config& config) {
+  if (const auto other = find_other_data(path.string(), trained, task, config))
+    throw config_error(kTeacher, other->needed, other->got, kFix);
+  for (const FieldInfo& theirs : trained.fields) {
+    const FieldInfo& field = task.dataset().field(theirs.name);
+    if (!field.unit.empty() && !theirs.unit.empty() && field.unit != theirs.unit)
+      refuse_other(path, "the unit of " + field.name, field.unit, theirs.unit);
+    if (field.on != theirs.on)
+      refuse_other(path, "the place of " + field.name, name_of(field.on), name_of(theirs.on));
+    if (field.components != theirs.components)
+      refuse_other(path, "components of " + field.name, std::to_string(field.components),
+                   std::to_string(theirs.components));
+  }
 }
 
 }  // namespace
@@ -56,18 +71,18 @@ std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& conf
                        "leave out these targets, or the teacher");
   const fs::path path = checkpoint_named(kTeacher, config.distill.teacher);
   const SafetensorsFile file = open_checkpoint(path);
-  const Config theirs = checkpoint_config(path);
-  check_same_fields(path, theirs, config);
+  const auto& metadata = file.view().metadata;
+  const Config theirs = parse_saved_config(file.view().metadata_at("config"), path.string());
+  check_same_keys(path, theirs, config);
   Config own = config;
   own.model = theirs.model;
   if (const std::vector<Contradiction> found = contradictions(own); !found.empty()) {
     const Contradiction& first = found.front();
     throw config_error(first.keys.front(), first.needed + ", the teacher's", first.got, first.fix);
   }
-  if (const auto data = checkpoint_training_data(path)) {
-    if (const auto other = find_other_data(path.string(), *data, task, config))
-      throw config_error(kTeacher, other->needed, other->got, kFix);
-  }
+  const bool has_data = !task.dataset().node_type_counts().empty();  // a plan may be of sizes alone
+  if (has_data && metadata.contains("data"))
+    check_same_data(path, training_data_from_json(metadata.at("data"), path.string()), task, config);
   ModelSizes sizes = task.sizes();
   if (sizes.pool) sizes.pool = own.model.pool;
   for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
@@ -75,10 +90,14 @@ std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& conf
   model.parameters.release_gradients();
   Normalizers normalizers = task.online_normalizers();
   load_weights(path, runtime.stream(), model.parameters, &normalizers);
-  const Normalizers student = first_normalizers(config, task);
-  const bool fixed = !learns_normalizers(config) && !keeps_normalizers(config);
+  const bool fixed = has_data && !learns_normalizers(config) && !keeps_normalizers(config);
+  std::optional<Normalizers> student;
+  if (fixed) student = first_normalizers(config, task);
+  const auto checksum = metadata.find("checksum");  // which is verified
+  std::string hash =
+      checksum != metadata.end() ? checksum->second : checkpoint_checksum(file.view().tensors, metadata);
   return std::make_shared<const Teacher>(std::move(model), std::move(normalizers), config.distill,
-                                         hash_of_checkpoint(file.view()), fixed ? &student : nullptr);
+                                         std::move(hash), fixed ? &*student : nullptr);
 }
 
 Task make_taught_task(Runtime& runtime, const Config& config, const Dataset& dataset) {
@@ -91,12 +110,15 @@ void check_same_teacher(const fs::path& checkpoint, const Task& task) {
   const SafetensorsFile file = open_checkpoint(checkpoint);
   const auto& metadata = file.view().metadata;
   const auto had = metadata.find("teacher");
-  const std::string needed = had == metadata.end() ? "none" : had->second;
-  const std::string got = task.teacher() == nullptr ? "none" : task.teacher()->hash();
+  const bool alone = had == metadata.end();
+  const std::string needed = alone ? "" : "the teacher " + had->second;
+  const std::string got = task.teacher() == nullptr ? "" : "the teacher " + task.teacher()->hash();
   if (needed == got) return;
-  throw config_error(kTeacher,
-                     fmt::format("the teacher {}, with which {} was trained", needed, checkpoint.string()),
-                     got, "name the same checkpoint, or start a new run with another run.dir");
+  throw config_error(
+      kTeacher, fmt::format("{}, with which {} was trained", alone ? "\"\"" : needed, checkpoint.string()),
+      got.empty() ? "none" : got,
+      fmt::format("{}, or start a new run with another run.dir",
+                  alone ? "leave out distill.teacher" : "name the same checkpoint"));
 }
 
 }  // namespace meshgrad
