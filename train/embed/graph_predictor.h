@@ -56,7 +56,7 @@ class GraphPredictor {
   /// Writes a row for each graph or node, [rows, columns()]: probabilities, or the targets in their units.
   /// Throws InvalidArgument for an array of another size, and DataError for values that are not finite, node
   /// numbers that do not exist, an edge between two graphs, edges of another kind than in training, and
-  /// values of an edge that is given twice.
+  /// values of an edge without a direction that is given twice.
   void predict(const GraphArrays& graphs, WritableNumbers values);
 
  private:

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "support.h"
+#include "train/graph_target_case.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -60,6 +61,29 @@ TEST_CASE("a plan from sizes is the plan of such a file") {
       CHECK(sizes.bound.has_value() == (config.run.device == "cuda"));
     }
   }
+}
+
+TEST_CASE("a plan from sizes has targets on graphs") {
+  const ScratchDirectory scratch;
+  Config config = test::target_config(scratch.path);
+  config.model.pool = GraphPool::max;
+  const Dataset::MeshSizes largest = Dataset::open(config.data.path).largest_mesh("train");
+  const MemoryPlan packed = plan_memory(config, {.device_memory = kMemory});
+  PlannedMesh mesh{.nodes = largest.nodes,
+                   .edges = largest.edges,
+                   .dim = 2,
+                   .fields = {{"g", 1}, {"u", 1}, {"drag", 2}},
+                   .on_graphs = {"drag"}};
+  const auto plan = [&] { return plan_memory(config, {.device_memory = kMemory, .mesh = mesh}); };
+  const MemoryPlan sizes = plan();
+  CHECK(sizes.budget.parameters == packed.budget.parameters);
+  CHECK(sizes.step.by_tag == packed.step.by_tag);
+  CHECK(contains(sizes.notes.front(), "u [1], drag [2] on graphs, g [1]; on nodes where nothing else"));
+  mesh.on_graphs.clear();
+  CHECK(contains(test::message_of(plan), "[model.pool] needed \"mean\" where no target is on graphs"));
+  mesh.on_graphs = {"length"};
+  config.data.edge_inputs = {"length"};
+  CHECK(contains(test::message_of(plan), "[data.edge_inputs] needed fields on edges, got length"));
 }
 
 TEST_CASE("a plan for a GPU needs no build with CUDA") {
@@ -269,6 +293,9 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU") {
   const test::Outcome alone = plan({"--nodes", "5"});
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));
+  std::vector<std::string> on_graphs = sizes;
+  on_graphs.insert(on_graphs.end(), {"--field", "velocity=2@graph"});
+  CHECK(contains(plan(on_graphs).err, "[data.targets] needed a field on nodes beside those on graphs"));
   const test::Outcome field = plan({"--nodes", "5", "--edges", "4", "--field", "velocity"});
   CHECK(field.code == 2);
   CHECK(contains(field.err, "[--field] needed NAME=COMPONENTS"));

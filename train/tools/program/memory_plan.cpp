@@ -6,6 +6,7 @@
 #include <meshgrad/train/learn/run/batch_order.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/graph_inputs.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 #include <meshgrad/train/tools/program/precision_gain.h>
@@ -228,20 +229,26 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
       const auto same = [&](const FieldInfo& field) { return field.name == name; };
       if (std::any_of(fields.begin(), fields.end(), same)) continue;
       const auto given = mesh.fields.find(name);
-      fields.push_back({.name = name, .components = given == mesh.fields.end() ? mesh.dim : given->second});
-      text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
+      const bool on_graphs = mesh.on_graphs.contains(name);
+      fields.push_back({.name = name,
+                        .components = given == mesh.fields.end() ? mesh.dim : given->second,
+                        .on = on_graphs ? FieldOn::graph : FieldOn::node});
+      text += fmt::format("{}{} [{}]{}", text.empty() ? "" : ", ", name, fields.back().components,
+                          on_graphs ? " on graphs" : "");
     }
   }
   for (const std::string& name : config.data.edge_inputs) {
+    if (mesh.on_graphs.contains(name))
+      throw unfit_field("data.edge_inputs", "fields on edges", {.name = name, .on = FieldOn::graph});
     const auto given = mesh.fields.find(name);
     fields.push_back(
         {.name = name, .components = given == mesh.fields.end() ? 1 : given->second, .on = FieldOn::edge});
     text += fmt::format(", {} [{}] on edges", name, fields.back().components);
   }
-  notes.push_back(
-      fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
-                  "fields [components]: {}",
-                  mesh.nodes, mesh.edges, mesh.dim, text));
+  notes.push_back(fmt::format(
+      "a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
+      "fields [components]: {}; on nodes where nothing else is said (--field NAME=COMPONENTS@graph)",
+      mesh.nodes, mesh.edges, mesh.dim, text));
   if (edge_options(config.data) != MeshEdgeOptions{})
     notes.emplace_back("edges are taken to be those that data.hops and data.period make");
   const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + config.data.history + 1);

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct PlannedMesh {
   int dim = 2;                        ///< 2 or 3
   std::map<std::string, int> fields;  ///< components of data.inputs, data.targets, data.world_position, else
                                       ///< `dim`; of data.edge_inputs, else 1
+  std::set<std::string> on_graphs;    ///< of data.inputs and data.targets those on graphs; else on nodes
 };
 
 /// What bounds the time of a step on a GPU from below: the sum over its kernel calls of least_seconds

@@ -32,23 +32,29 @@ struct PlanCommand {
   bool json = false;
 };
 
-/// "pressure=1".
-void add_field(const std::string& text, std::map<std::string, int>& fields) {
+/// "pressure=1" or "drag=2@graph".
+void add_field(const std::string& given, PlannedMesh& mesh) {
+  constexpr std::string_view kOnGraphs = "@graph";
+  const bool on_graphs = given.ends_with(kOnGraphs);
+  const std::string text = given.substr(0, given.size() - (on_graphs ? kOnGraphs.size() : 0));
   const size_t equals = text.find('=');
   const std::optional<double> count =
       equals == 0 || equals == text.npos ? std::nullopt : parse_number(text.substr(equals + 1));
   constexpr double kMost = 64;
   if (!count || *count < 1 || *count > kMost || *count != std::floor(*count)) {
-    throw invalid_argument("--field", fmt::format("NAME=COMPONENTS, of 1 to {} components", kMost),
-                           '"' + text + '"', "for example --field pressure=1");
+    throw invalid_argument(
+        "--field", fmt::format("NAME=COMPONENTS or NAME=COMPONENTS@graph, of 1 to {} components", kMost),
+        '"' + given + '"', "for example --field pressure=1 --field drag=2@graph");
   }
-  fields[text.substr(0, equals)] = static_cast<int>(*count);
+  const std::string name = text.substr(0, equals);
+  mesh.fields[name] = static_cast<int>(*count);
+  if (on_graphs) mesh.on_graphs.insert(name);
 }
 
 std::optional<PlannedMesh> mesh_of(const PlanCommand& command) {
   if (!command.nodes) return std::nullopt;
   PlannedMesh mesh{.nodes = *command.nodes, .edges = *command.edges, .dim = command.dim, .fields = {}};
-  for (const std::string& text : command.fields) add_field(text, mesh.fields);
+  for (const std::string& text : command.fields) add_field(text, mesh);
   return mesh;
 }
 
@@ -116,9 +122,11 @@ void add_plan(CommandLine& line) {
       ->check(whole_number(2, 3))
       ->needs(nodes)
       ->capture_default_str();
-  plan->add_option("--field", options->fields,
-                   "Components of a field; default: as many as dimensions; may be repeated")
-      ->type_name("NAME=COMPONENTS")
+  plan->add_option(
+          "--field", options->fields,
+          "Components of a field, with @graph of one on graphs; default: as many as dimensions, on nodes; "
+          "may be repeated")
+      ->type_name("NAME=COMPONENTS[@graph]")
       ->needs(nodes);
   plan->add_option("--ranks", options->ranks,
                    "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
