@@ -222,7 +222,8 @@ TEST_CASE("fields on edges and identifiers are read as packed") {
     given.identifiers = ids;
     edges[0] = edges[2];
     edges[1] = edges[3];
-    CHECK(contains(refused(), directed ? "" : "[graphs: edges] needed each edge of the mesh, at most once"));
+    CHECK((directed ? refused().empty()
+                    : contains(refused(), "[graphs: edges] needed each edge of the mesh, at most once")));
   }
 }
 

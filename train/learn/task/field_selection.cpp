@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/field_selection.h>
+#include <meshgrad/train/learn/task/graph_inputs.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -66,6 +67,9 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
   std::vector<std::string> on_graphs;
   for (const std::string& name : config.targets) {
     if (dataset.field(name).on == FieldOn::graph) {
+      if (std::ranges::find(config.value_targets, name) != config.value_targets.end())
+        throw unfit_field("data.value_targets", "fields on nodes, as those on graphs are values anyway",
+                          dataset.field(name));
       on_graphs.push_back(name);
       continue;
     }

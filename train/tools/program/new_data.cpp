@@ -350,7 +350,8 @@ class NewDataWriter {
     if (!graphs_.groups.empty()) {
       drop_first_frames(graphs_);
       const TableFiles table = write_table(graphs_, "new data", options_.directory);
-      for (const fs::path& path : {table.csv, table.npz}) files_.files.push_back({"meshes", path, number_});
+      for (const fs::path& path : {table.csv, table.npz})
+        files_.files.push_back({"meshes", path, std::ssize(graphs_.numbers)});
     }
     seen_.note(options_.trained ? options_.trained->ranges : std::nullopt, notes_);
     files_.notes.assign(notes_.begin(), notes_.end());
