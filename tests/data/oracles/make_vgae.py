@@ -81,11 +81,11 @@ def main():
     for size in sizes:
         own = slice(first, first + size)
         logits = z[own] @ z[own].T
-        linked = torch.zeros(size, size)
+        linked = torch.eye(size)
         for a, b in pairs:
             if first <= a < first + size:
                 linked[a - first, b - first] = linked[b - first, a - first] = 1
-        other = 1 - linked - torch.eye(size)
+        other = 1 - linked
         entropy = torch.nn.functional.binary_cross_entropy_with_logits(logits, linked, reduction="none")
         loss = loss + (entropy * (linked * rounded(0.5 / linked.sum()) + other * rounded(0.5 / other.sum()))).sum()
         divergence = -0.5 * (1 + 2 * log[own] - mean[own] ** 2 - torch.exp(2 * log[own])).sum()

@@ -87,15 +87,17 @@ TEST_CASE("every key survives a round trip") {
     if (name == "task.name") overrides.emplace_back("train.noise=0.5");  // its default follows the task
     if (name == "data.node_split")
       overrides.insert(overrides.end(), {"task.name=node_classification", "train.noise=0.02"});
-    if (name == "data.classes" || name == "model.pool" || name == "loss.class_weights")
-      overrides.insert(overrides.end(), {"task.name=graph_classification", "train.noise=0.02"});
-    if (name == "data.embed" || name == "data.identifiers" || name == "model.embedding")
+    const std::set<std::string> of_graphs{"data.classes",  "model.pool",         "loss.class_weights",
+                                          "data.embed",    "data.identifiers",   "model.embedding",
+                                          "distill.alpha", "distill.temperature"};
+    if (of_graphs.contains(name))
       overrides.insert(overrides.end(), {"task.name=graph_classification", "train.noise=0.02"});
     if (name == "data.identifiers" || name == "model.embedding") overrides.emplace_back("data.embed=x");
     if (name.starts_with("data.link_") || name.starts_with("vgae."))
       overrides.insert(overrides.end(),
                        {"task.name=link_reconstruction", "train.noise=0.02", "data.targets=[]"});
     if (name.starts_with("vgae.")) overrides.emplace_back("model.name=vgae");
+    if (name.starts_with("distill.")) overrides.insert(overrides.begin(), "distill.teacher=runs/teacher");
     if (name.starts_with("gat.")) overrides.emplace_back("model.name=gat");
     if (name == "gat.heads") overrides.front() = "gat.heads=8";  // a divisor of model.width
     if (name == "gat.jumping") overrides.emplace_back("model.blocks=7");

@@ -294,8 +294,12 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU") {
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));
   std::vector<std::string> on_graphs = sizes;
-  on_graphs.insert(on_graphs.end(), {"--field", "velocity=2@graph"});
-  CHECK(contains(plan(on_graphs).err, "[data.targets] needed a field on nodes beside those on graphs"));
+  on_graphs.insert(on_graphs.end(),
+                   {"--set", R"(data.targets=["velocity", "drag"])", "--field", "drag=2@graph"});
+  const test::Outcome drag = plan(on_graphs);
+  CHECK_MESSAGE(contains(drag.out, "drag [2] on graphs"), drag.err);
+  on_graphs.back() = "velocity=2@graph";
+  CHECK(contains(plan(on_graphs).err, "[data.inputs] needed fields that are not targets, got velocity"));
   const test::Outcome field = plan({"--nodes", "5", "--edges", "4", "--field", "velocity"});
   CHECK(field.code == 2);
   CHECK(contains(field.err, "[--field] needed NAME=COMPONENTS"));

@@ -67,8 +67,8 @@ TEST_CASE("vgae has the values and gradients of PyTorch Geometric") {
                          {.row_weights = test::to_vector(oracle.runtime, feature_weights, DType::f64)})
             .sum;
   const Graph& graph = oracle.batch.edge_sets[0].graph;
-  // Of 6 and 2 linked pairs; of 21 and 6 in all.
-  const Matrix weights(2, 2, {0.25 / 6.0, 0.25 / 15.0, 0.25 / 2.0, 0.25 / 4.0});
+  // Of 12 + 7 and 4 + 4 linked entries; of 49 and 16 in all.
+  const Matrix weights(2, 2, {0.5 / 19.0, 0.5 / 30.0, 0.5 / 8.0, 0.5 / 8.0});
   const NodePairs pairs{.graph_starts = oracle.batch.graph_starts,
                         .offsets = graph.receiver_offsets,
                         .others = graph.senders,
