@@ -184,8 +184,10 @@ bool GraphPredictor::Loaded::directed(std::optional<bool> given) const {
                      "set it: meshgrad info DATA says which they are");
   }
   if (!given || !known || *given == *known) return given.value_or(known.value_or(false));
-  throw data_error("graphs: directed", fmt::format("{}, as in training", name_of_edges(*known)),
-                   std::string(name_of_edges(*given)), "leave it out, and give edges of that kind");
+  throw data_error(
+      "graphs: directed", fmt::format("{}, as in training", name_of_edges(*known)),
+      std::string(name_of_edges(*given)),
+      fmt::format("give edges of that kind: meshgrad convert --{}", *known ? "directed" : "undirected"));
 }
 
 int64_t GraphPredictor::Loaded::nodes_of(const GraphArrays& graphs, const Integers& starts) const {

@@ -32,7 +32,8 @@ TrainingData described_data(const fs::path& checkpoint) {
     if (!data->directed.value_or(false)) return std::move(*data);
     throw data_error(checkpoint.string(),
                      "a model of edges without directions, as meshes in memory have them",
-                     std::string(name_of_edges(true)), "use meshgrad rollout or meshgrad predict");
+                     std::string(name_of_edges(true)),
+                     "pack the data, then use --data of meshgrad rollout or meshgrad predict");
   }
   throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
                    "a checkpoint of an earlier version",

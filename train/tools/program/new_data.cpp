@@ -330,6 +330,11 @@ class NewDataWriter {
     for (std::string& note : check_probes(options_.outputs.probes, meshes)) notes_.insert(std::move(note));
     begin_folder(
         options_.directory, [](const std::string&) { return false; }, inputs_);
+    if (!predictor_.graph_targets().empty()) {
+      names_.take("predictions");  // so that no mesh's files have this name
+      for (const char* file : {"predictions.csv", "predictions.npz"})
+        check_prediction(options_.directory / file, inputs_);
+    }
     for (const auto& [data, path, names] : all) {
       const NewFields fields(predictor_, data);
       for (int64_t i = 0; i < data.trajectories(); ++i) {
@@ -349,7 +354,7 @@ class NewDataWriter {
     }
     if (!graphs_.groups.empty()) {
       drop_first_frames(graphs_);
-      const TableFiles table = write_table(graphs_, "new data", options_.directory);
+      const TableFiles table = write_table(graphs_, "new data", options_.directory, inputs_);
       for (const fs::path& path : {table.csv, table.npz})
         files_.files.push_back({"meshes", path, std::ssize(graphs_.numbers)});
     }

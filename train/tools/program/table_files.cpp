@@ -12,11 +12,12 @@
 namespace meshgrad {
 
 TableFiles write_table(const PredictedTable& table, const std::string& source,
-                       const std::filesystem::path& directory) {
+                       const std::filesystem::path& directory,
+                       const std::vector<std::filesystem::path>& inputs) {
   const TableFiles files{directory / "predictions.csv", directory / "predictions.npz"};
-  begin_folder(directory, [](const std::string& name) {
-    return name == "predictions.csv" || name == "predictions.npz";
-  });
+  begin_folder(
+      directory,
+      [](const std::string& name) { return name == "predictions.csv" || name == "predictions.npz"; }, inputs);
   const std::vector<std::string> names = table.column_names();
   std::string text =
       fmt::format("# {}: {}, by the number of each {} from 0\n{}{}{},{}\n", kMarkWords, printable(source),
