@@ -218,7 +218,7 @@ class MpiTransport final : public RankTransport {
   std::unique_ptr<Request> start(std::span<const Send> sends, std::span<const Receive> receives) override {
     if (mpi_finalised())
       throw RankFailure{sends.empty() ? receives.front().from : sends.front().to,
-                        "MPI until the last message", "MPI_Finalize before it",
+                        "MPI until the last message", "a message after MPI_Finalize",
                         "end the Ranks, or close the runtime, before MPI_Finalize"};
     return std::make_unique<MpiRequest>(communicator_, sends, receives);
   }

@@ -59,8 +59,7 @@ TooManyWorldEdges too_many_world_edges(std::string_view frame) {
 
 DataError changed_mesh(const MeshView& mesh) {
   return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
-                    "a file that was changed while it was in use",
-                    "copy the file again, then resume the run");
+                    "a file that changed during its use", "copy the file again, then resume the run");
 }
 
 template <class T>
