@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support.h"
+#include "weight_check.h"
 
 using namespace meshgrad;
 using namespace meshgrad::test;
@@ -139,29 +140,13 @@ double relative_difference(const Matrix& a, const Matrix& b) {
 }  // namespace
 
 TEST_CASE("gat: gradients are the finite differences") {
-  constexpr double kStep = 1e-6;
   for (const GatCase& made : gat_cases()) {
     CAPTURE(made.name);
     GatRun run(made, DType::f64);
-    const Tensor gradients = run.gradients(Tape::Mode::train);
-    const Tensor& values = run.model.parameters.values();
-    double worst = 0.0, largest = 0.0;
-    for (const ParameterInfo& info : run.model.parameters.parameters()) {
-      for (int64_t i = info.offset; i < info.offset + info.shape.elements(); ++i) {
-        double& x = values.data<double>()[i];
-        const double middle = x;
-        x = middle + kStep;
-        const double above = run.loss(Tape::Mode::train);
-        x = middle - kStep;
-        const double below = run.loss(Tape::Mode::train);
-        x = middle;
-        const double analytic = gradients.data<double>()[i];
-        worst = std::max(worst, std::abs(analytic - (above - below) / (2.0 * kStep)));
-        largest = std::max(largest, std::abs(analytic));
-      }
-    }
-    CHECK(worst < 1e-7);
-    CHECK(largest > 0.01);
+    const WeightCheck check = check_weights(run.model.parameters, run.gradients(Tape::Mode::train),
+                                            [&] { return run.loss(Tape::Mode::train); });
+    CHECK(check.error < 1e-7);
+    CHECK(check.largest > 0.01);
   }
 }
 
