@@ -199,4 +199,25 @@ inline std::map<std::string, std::string> tensors_of(const Config& config) {
   return tensors;
 }
 
+/// Trains on the CPU, then plain and captured on a device: the validation losses agree, and on the simulated
+/// device plain and captured weights have the same bits. `also`: what else is to hold of a device's run.
+inline void check_trains_on_device(const Config& config,
+                                   const std::function<void(Runtime&, const Config&)>& also = {}) {
+  const TrainResult cpu = train_here(config);
+  const auto on_device = [&](GraphsMode graphs) {
+    Config here = config;
+    here.run.dir += graphs == GraphsMode::off ? "plain" : "captured";
+    here.run.device = "cuda";
+    here.graphs = graphs;
+    Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .allocator = here.memory});
+    const TrainResult result = train(runtime, here, {});
+    CHECK(result.state.last_valid_loss == doctest::Approx(cpu.state.last_valid_loss).epsilon(1e-4));
+    if (also) also(runtime, here);
+    return tensors_of(here);
+  };
+  // cuBLASLt may choose another algorithm for a batch's capacity than for its rows.
+  const auto captured = on_device(GraphsMode::capture), plain = on_device(GraphsMode::off);
+  if (cuda_devices().front().name == "simulated") CHECK(captured == plain);
+}
+
 }  // namespace meshgrad::test

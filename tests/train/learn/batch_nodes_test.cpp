@@ -169,20 +169,7 @@ TEST_CASE("a device trains on batches of a budget as the CPU does" * doctest::sk
   BudgetCase c(20);
   c.config.train.steps = 6;
   c.config.train.validate_every = 2;
-  const TrainResult cpu = test::train_here(c.config);
-  const auto on_device = [&](GraphsMode graphs) {
-    Config here = c.config;
-    here.run.dir += graphs == GraphsMode::off ? "plain" : "captured";
-    here.run.device = "cuda";
-    here.graphs = graphs;
-    Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .allocator = here.memory});
-    const TrainResult result = train(runtime, here, {});
-    CHECK(result.state.last_valid_loss == doctest::Approx(cpu.state.last_valid_loss).epsilon(1e-4));
-    return test::tensors_of(here);
-  };
-  // cuBLASLt may choose another algorithm for a batch's capacity than for its rows.
-  const auto captured = on_device(GraphsMode::capture), plain = on_device(GraphsMode::off);
-  if (cuda_devices().front().name == "simulated") CHECK(captured == plain);
+  test::check_trains_on_device(c.config);
 }
 
 }  // namespace

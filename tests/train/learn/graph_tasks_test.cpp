@@ -366,20 +366,7 @@ TEST_CASE("a device trains on graphs as the CPU does" * doctest::skip(cuda_devic
     config.train.steps = 4;
     config.train.validate_every = 2;
     config.run.dir = (scratch.path / std::string(name_of(name))).string();
-    const TrainResult cpu = test::train_here(config);
-    const auto on_device = [&](GraphsMode graphs) {
-      Config here = config;
-      here.run.dir = config.run.dir + (graphs == GraphsMode::off ? "plain" : "captured");
-      here.run.device = "cuda";
-      here.graphs = graphs;
-      Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 1, .allocator = here.memory});
-      const TrainResult result = train(runtime, here, {});
-      CHECK(result.state.last_valid_loss == doctest::Approx(cpu.state.last_valid_loss).epsilon(1e-4));
-      return test::tensors_of(here);
-    };
-    // cuBLASLt may choose another algorithm for a batch's capacity than for its rows.
-    const auto captured = on_device(GraphsMode::capture), plain = on_device(GraphsMode::off);
-    if (cuda_devices().front().name == "simulated") CHECK(captured == plain);
+    test::check_trains_on_device(config);
   }
 }
 
