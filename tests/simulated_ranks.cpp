@@ -38,14 +38,16 @@ class Network {
     messages_[{from, to, number}] = {{bytes.begin(), bytes.end()},
                                      Clock::now() + std::chrono::microseconds(late)};
   }
-  /// False while it has not arrived. Throws RankFailure for another size, or when the job was ended.
+  /// False while it has not arrived. Throws RankFailure for another size, or when the job ended before it was
+  /// sent.
   bool receive(int from, int to, int64_t number, std::span<std::byte> bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = messages_.find({from, to, number});
-    if (found == messages_.end() || found->second.arrives > Clock::now()) {
+    if (found == messages_.end()) {
       throw_if_aborted();
       return false;
     }
+    if (found->second.arrives > Clock::now()) return false;
     const Message& message = found->second;
     if (message.bytes.size() != bytes.size()) {
       throw RankFailure{from, fmt::format("{} bytes from rank {}", bytes.size(), from),
