@@ -325,15 +325,14 @@ HWY_INLINE void block(const Gemm<S>& p, int64_t row, int64_t column, const Opera
   epilogue.template apply<kWhole>(block);
 }
 
-/// All rows of a panel, in blocks of 6, 4, 2 and 1: blocks start at even rows, as epilogues interleave rows
-/// in pairs. A row's sums do not depend on its block.
+/// All rows of a panel, in blocks of 6, 2 and 1: blocks start at even rows, as epilogues interleave rows in
+/// pairs. A row's sums do not depend on its block.
 template <class S, int kV, bool kWhole, class Epilogue>
 HWY_NOINLINE void panel(const Gemm<S>& p, int64_t column, const Operand<S>* b, Prefetcher& fetch,
                         const Epilogue& epilogue) {
   int64_t row = 0;
   for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, epilogue);
-  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 4;
-  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 2;
+  for (; row + 2 <= p.m; row += 2) block<S, 2, kV, kWhole>(p, row, column, b, fetch, epilogue);
   if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, epilogue);
 }
 

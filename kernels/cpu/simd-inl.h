@@ -128,6 +128,16 @@ requires(sizeof(S) == 2) HWY_INLINE void store(const Part<float>& part, Floats v
   std::memcpy(y, lanes, part.count * sizeof(S));
 }
 
+// Not inlined into each block of sums: such code is large, and exp, erf and tanh cost more than the call.
+template <class T>
+HWY_NOINLINE void activate_lanes(Activation activation, T* lanes) {
+  for (size_t i = 0; i < hn::Lanes(Wide<T>()); ++i) lanes[i] = activation_value(activation, lanes[i]);
+}
+template <class T>
+HWY_NOINLINE void activation_slopes(Activation activation, T* lanes) {
+  for (size_t i = 0; i < hn::Lanes(Wide<T>()); ++i) lanes[i] = activation_slope(activation, lanes[i]);
+}
+
 /// act(x). Only relu is worth vector code; the others go through scalar functions lane by lane.
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> activated(Activation activation, hn::Vec<Wide<T>> x) {
@@ -137,7 +147,7 @@ HWY_INLINE hn::Vec<Wide<T>> activated(Activation activation, hn::Vec<Wide<T>> x)
   if (activation == Activation::relu) return hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x);
   T lanes[HWY_MAX_BYTES / sizeof(T)];
   hn::StoreU(x, d, lanes);
-  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = activation_value(activation, lanes[i]);
+  activate_lanes(activation, lanes);
   return hn::LoadU(d, lanes);
 }
 /// d_h * act'(z).
@@ -149,7 +159,7 @@ HWY_INLINE hn::Vec<Wide<T>> through_activation(Activation activation, hn::Vec<Wi
   if (activation == Activation::relu) return hn::IfThenElseZero(hn::Gt(z, hn::Zero(d)), d_h);
   T lanes[HWY_MAX_BYTES / sizeof(T)];
   hn::StoreU(z, d, lanes);
-  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = activation_slope(activation, lanes[i]);
+  activation_slopes(activation, lanes);
   return hn::Mul(d_h, hn::LoadU(d, lanes));
 }
 
