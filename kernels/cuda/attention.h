@@ -285,9 +285,10 @@ Args<T> args_of(const EdgeAttention& a, const Tensor& out, const Tensor& log_sum
 }
 
 /// Starts a kernel over the heads of `nodes` nodes, as many lanes to a head as `elements` a lane need.
+// Inlined as launch() is.
 template <class T>
-void launch_items(const char* name, void (*kernel)(Args<T>), Args<T> args, int64_t nodes, int elements,
-                  const Stream& stream) {
+__forceinline__ void launch_items(const char* name, void (*kernel)(Args<T>), Args<T> args, int64_t nodes,
+                                  int elements, const Stream& stream) {
   args.lanes = lanes_of(args.dim, elements);
   launch(name, kernel,
          {persistent_blocks(stream, nodes * args.heads, kThreads / args.lanes, 16), kThreads, 0}, stream,
