@@ -53,7 +53,8 @@ class MeshTask {
   /// - 1 nodes or edges and more.
   BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
   void add_device_inputs(BatchLayout& layout) const { world.add_to(layout); }
-  /// Predicted nodes of these samples over all predictions, each with its weight.
+  /// Predicted nodes of these samples over all predictions, each with its weight; without targets on nodes
+  /// the samples.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
@@ -86,7 +87,7 @@ class MeshTask {
   /// TrainingLoss adds. With targets on graphs also "graph_target" [graphs, graph_outputs], "graph_mask" u8
   /// [graphs], and the weights "graph_rows" [graphs] and "graph_columns" [graph_outputs].
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
-  /// Writes these of targets on graphs. A graph weighs as much as its predicted nodes together.
+  /// Writes these of targets on graphs. A graph weighs as much as its predicted nodes together, or alone 1.
   void write_graph_targets(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
                            Normalizers& normalizers, bool learn) const;
   /// Their rows in units, [graphs, graph_outputs], of what the `frame`-th prediction of each sample leads to.
@@ -122,8 +123,8 @@ class MeshTask {
   /// normalised prediction [nodes, outputs] on the host; other nodes stay.
   void advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
                SampleScratch& scratch, FieldState& state) const;
-  /// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
-  /// data.predicted_types, or too few frames. Errors over nothing would be NaN.
+  /// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: with targets on nodes
+  /// no node of data.predicted_types, or too few frames. Errors over nothing would be NaN.
   void check_something_to_predict(const std::string& split, std::optional<int64_t> trajectory = {}) const;
 };
 
