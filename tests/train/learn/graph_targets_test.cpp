@@ -409,7 +409,11 @@ TEST_CASE("targets of graphs that do not fit are refused") {
                  "\"relative_l2\""));
   config.loss = plain;
   config.data.targets = {"u", "kind"};
-  CHECK(contains(refused(), "[data.targets] needed f32 fields on graphs, got kind (i32 on graphs"));
+  CHECK(contains(
+      refused(),
+      "[data.targets] needed f32 fields on graphs, got kind (i32 on graphs, 1 components); fix: name "
+      "another, or learn this class alone: task.name = \"graph_classification\", data.targets = "
+      "[\"kind\"]"));
   config.data.targets = {"u", "lift"};
   CHECK(contains(refused(), "lift"));
   config.data.targets = {"u"};

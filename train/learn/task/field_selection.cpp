@@ -73,7 +73,10 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
       on_graphs.push_back(name);
       continue;
     }
-    targets.add(checked_field(dataset, name, "data.targets", false));
+    const FieldInfo& field = dataset.field(name);
+    if (field.on != FieldOn::node || field.dtype != DType::f32)
+      throw unfit_target("f32 fields on nodes or graphs", field);
+    targets.add(field);
     outputs = targets.width;
     value_columns.resize(static_cast<size_t>(outputs), predicted_quantity(name) == Quantity::value ? 1 : 0);
   }

@@ -36,7 +36,7 @@ TargetFields TargetFields::on_graphs(const Dataset& dataset, const DataConfig& c
   for (const std::string& name : names) {
     const FieldInfo& field = dataset.field(name);
     if (field.on != FieldOn::graph || field.dtype != DType::f32)
-      throw unfit_field("data.targets", "f32 fields on graphs", field);
+      throw unfit_target("f32 fields on graphs", field);
     if (std::ranges::find(config.inputs, name) != config.inputs.end())
       throw config_error("data.inputs", "fields that are not targets", name, "remove it from data.inputs");
     if (!dataset.node_type_counts().empty()) {
