@@ -43,8 +43,9 @@ class MeshTask {
   TaskDescription describe() const;
   /// Under "train.noise", targets over time whose change has a standard deviation that the noise is not
   /// within 0.01 to 1 times of. Under "scale", what varies, but by less than a Normalizer takes for a
-  /// constant: it would reach the model almost as zeros. Under "data.valid_split", a split that changes too
-  /// little to tell models apart (quiet_split).
+  /// constant: it would reach the model almost as zeros. Under "data.targets", targets on graphs that are
+  /// constant in the training split. Under "data.valid_split", a split that changes too little to tell models
+  /// apart (quiet_split).
   std::vector<TaskWarning> validate(const Config& config) const;
   std::string describe_sampling(std::string_view split, double visits) const {
     return loss.describe_sampling(*this, split, visits);
