@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/nn/attention_layer.h>
 #include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mlp.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace meshgrad {
@@ -46,113 +46,6 @@ void check_options(const GatOptions& o, const ModelSizes& sizes) {
   for (const double rate : {o.dropout, o.attention_dropout})
     need("dropout", rate >= 0.0 && rate < 1.0, "a rate in [0, 1)", std::to_string(rate));
 }
-
-/// Numbers the dropouts of a model.
-class Dropouts {
- public:
-  /// Of one that is inactive unless the tape trains.
-  struct Place {
-    uint32_t op = 0;
-    double rate = 0.0;
-
-    DropoutKey key(const Tape& tape, const GraphBatch& batch) const {
-      if (rate == 0.0 || !tape.training()) return {};
-      if (!batch.node_keys.defined())
-        throw invalid_argument("Gat: batch", "node_keys for dropout on a tape that trains", "none");
-      return {.op = op, .rate = rate, .row_keys = batch.node_keys};
-    }
-  };
-  Place next(double rate) { return {.op = count_++, .rate = rate}; }
-
- private:
-  uint32_t count_ = 0;
-};
-
-/// What an attention layer is made of, beside the options that all layers share.
-struct LayerShape {
-  std::string name;
-  int64_t in = 0;
-  int64_t heads = 1;
-  int64_t width = 0;  // of a head
-  bool concatenate = true;
-  int64_t edge_inputs = 0;  // 0: none are read
-
-  int64_t all_heads() const { return heads * width; }
-  int64_t out() const { return concatenate ? all_heads() : width; }
-};
-
-/// Without an activation.
-class AttentionLayer {
- public:
-  AttentionLayer(ParameterSet& parameters, const LayerShape& shape, const GatOptions& options,
-                 Dropouts& dropouts)
-      : shape_(shape),
-        score_(options.score),
-        self_edges_(options.self_edges),
-        inputs_(dropouts.next(options.dropout)),
-        alphas_(dropouts.next(options.attention_dropout)) {
-    const int64_t in = shape.in, all = shape.all_heads();
-    const auto add = [&](const std::string& what, const Shape& of, Initial initial, int64_t fans) {
-      return parameters.add(shape.name + "." + what, of, initial, fans);
-    };
-    const auto matrix = [&](const std::string& what, int64_t rows, int64_t width) {
-      return add(what + ".weight", {rows, width}, Initial::glorot, rows + width);
-    };
-    const auto vector = [&](const std::string& what) {  // of each head
-      return add(what, {all}, Initial::glorot, shape.heads + shape.width);
-    };
-    values_ = matrix("values", in, all);
-    if (score_ == AttentionScore::gatv2) {
-      values_bias_ = add("values.bias", {all}, Initial::zero, 1);
-      queries_ = matrix("queries", in, all);
-      queries_bias_ = add("queries.bias", {all}, Initial::zero, 1);
-      weight_ = vector("score");
-    } else {
-      sender_score_ = vector("sender_score");
-      receiver_score_ = vector("receiver_score");
-    }
-    if (shape.edge_inputs > 0) edges_ = matrix("edge_scores", shape.edge_inputs, shape.heads);
-    bias_ = add("bias", {shape.out()}, Initial::zero, 1);
-  }
-
-  Variable operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch, const Variable& nodes,
-                      const Variable& edges) const {
-    const Variable x = ops::dropout(tape, nodes, inputs_.key(tape, batch));
-    AttentionInputs in;
-    in.score = score_;
-    in.heads = shape_.heads;
-    in.self_edges = self_edges_;
-    in.values = ops::linear(tape, x, set.weight(values_), weight_of(set, values_bias_));
-    in.dropout = alphas_.key(tape, batch);
-    if (score_ == AttentionScore::gatv2) {
-      in.queries = ops::linear(tape, x, set.weight(queries_), set.weight(queries_bias_));
-      in.weight = set.weight(weight_);
-    } else {
-      const auto scores = [&](size_t weight) {
-        return ops::head_scores(tape, in.values, set.weight(weight), shape_.heads);
-      };
-      in.sender_scores = scores(sender_score_);
-      in.receiver_scores = scores(receiver_score_);
-    }
-    if (edges_) in.edge_scores = ops::linear(tape, edges, set.weight(*edges_), {});
-    Variable y = ops::edge_attention(tape, batch.edge_sets[0].graph, in);
-    if (!shape_.concatenate) y = ops::mean_of_heads(tape, y, shape_.heads);
-    return ops::add_bias(tape, y, set.weight(bias_));
-  }
-
- private:
-  static Weight weight_of(const ParameterSet& set, std::optional<size_t> index) {
-    return index ? set.weight(*index) : Weight{};
-  }
-
-  LayerShape shape_;
-  AttentionScore score_;
-  bool self_edges_;
-  Dropouts::Place inputs_, alphas_;
-  size_t values_ = 0, queries_ = 0, queries_bias_ = 0, weight_ = 0;
-  size_t sender_score_ = 0, receiver_score_ = 0, bias_ = 0;
-  std::optional<size_t> values_bias_, edges_;
-};
 
 /// What the decoder reads of all layers, in their order, from the values between two stages: the last layer's
 /// nodes, the edges' features, and with jumping the layers before, or their maximum.
@@ -244,12 +137,12 @@ Model make_gat(const GatOptions& options, const ModelSizes& sizes) {
     const int64_t first_weight = model.parameters.arena_elements();
     model.stages.push_back({name, repeated, make(), first_weight});
   };
-  LayerShape shape{.name = {},
-                   .in = node_columns(sizes),
-                   .heads = options.heads,
-                   .width = options.width,
-                   .concatenate = options.concatenate,
-                   .edge_inputs = options.edge_features ? sizes.edge_inputs.front() : 0};
+  AttentionShape shape{.name = {},
+                       .in = node_columns(sizes),
+                       .heads = options.heads,
+                       .width = options.width,
+                       .concatenate = options.concatenate,
+                       .edge_inputs = options.edge_features ? sizes.edge_inputs.front() : 0};
   add_embedding(model, sizes);
   std::vector<int64_t> read;  // widths that an MLP decoder reads
   for (int64_t block = 0; block < options.blocks; ++block) {

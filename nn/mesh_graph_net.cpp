@@ -18,7 +18,7 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
     }
   };
   need("node_inputs", node_columns(sizes), 1);
-  need("outputs", sizes.outputs, 1);
+  need("outputs", sizes.outputs, sizes.graph_outputs > 0 ? 0 : 1);
   need("width", o.width, 1);
   need("blocks", o.blocks, 0);
   need("hidden_layers", o.hidden_layers, 0);
@@ -231,10 +231,10 @@ struct Pool {
   }
 };
 
+/// Without outputs of nodes, a prediction with rows of no columns.
 struct Decoder {
   MeshGraphNetOptions options;
-  Mlp mlp;
-  std::optional<Mlp> graphs;
+  std::optional<Mlp> nodes, graphs;
 
   Values operator()(Tape& tape, const ParameterSet& parameters, const GraphBatch& batch,
                     const Values& before) const {
@@ -242,10 +242,18 @@ struct Decoder {
     const auto decode = [&](const Mlp& decoder, const Variable& latents) {
       return decoder.forward(tape, parameters, {latents}, {}, options.path, options.keep_hidden);
     };
-    Values after{decode(mlp, before.front())};
-    if (graphs) after.push_back(decode(*graphs, pool_nodes(tape, before.front(), batch, options.graph_pool)));
+    const Variable& latents = before.front();
+    Values after{nodes ? decode(*nodes, latents) : no_columns(tape, latents)};
+    if (graphs) after.push_back(decode(*graphs, pool_nodes(tape, latents, batch, options.graph_pool)));
     while (after.size() < before.size()) after.push_back({});
     return after;
+  }
+
+ private:
+  static Variable no_columns(const Tape& tape, const Variable& like) {
+    const Shape shape{like.rows().capacity, 0};
+    return tape.input(Tensor::empty(tape.runtime(), shape, like.slot().dtype(), tape.tag(), "prediction"),
+                      like.rows());
   }
 };
 
@@ -289,7 +297,8 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
     const auto decoder = [&](const char* name, int64_t outputs) {
       return factory.make(name, {options.width}, {}, outputs, Norm::none);
     };
-    Decoder made{options, decoder("node_decoder", sizes.outputs), {}};
+    Decoder made{options, {}, {}};
+    if (sizes.outputs > 0) made.nodes = decoder("node_decoder", sizes.outputs);
     if (sizes.graph_outputs > 0) made.graphs = decoder("graph_decoder", sizes.graph_outputs);
     return made;
   });

@@ -58,7 +58,7 @@ struct ModelSizes {
   int64_t node_inputs = 0;
   std::vector<int64_t> edge_inputs;         ///< per edge set; 0: its edges have no features
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
-  int64_t outputs = 0;                      ///< per node; with `pool` per graph
+  int64_t outputs = 0;                      ///< per node, 0: none; with `pool` per graph
   int64_t graph_outputs = 0;                ///< per graph, beside those per node; need graph_starts
   bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
   bool edge_weights = false;                ///< edge sets have EdgeSet::weights

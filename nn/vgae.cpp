@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/nn/attention_layer.h>
 #include <meshgrad/nn/mlp.h>
 #include <meshgrad/nn/vgae.h>
+
+#include <functional>
 
 namespace meshgrad {
 namespace {
@@ -20,7 +23,14 @@ void check_options(const VgaeOptions& o, const ModelSizes& sizes) {
   at_least("hidden_layers", o.hidden_layers, 0);
   need("hidden_layers", o.hidden_layers < kMaxMlpLayers, "at most 7", std::to_string(o.hidden_layers));
   need("edge sets", sizes.edge_inputs.size() == 1, "one", std::to_string(sizes.edge_inputs.size()));
-  need("sizes: edge_weights", sizes.edge_weights, "true", "false");
+  if (o.encoder == VgaeEncoder::attention) {
+    at_least("heads", o.heads, 1);
+    need("heads", o.heads <= kMaxHeads, "at most " + std::to_string(kMaxHeads), std::to_string(o.heads));
+    need("heads", o.width % o.heads == 0, "a divisor of the width " + std::to_string(o.width),
+         std::to_string(o.heads));
+  } else {
+    need("sizes: edge_weights", sizes.edge_weights, "true", "false");
+  }
   need("sizes: tables", sizes.tables.empty(), "0", std::to_string(sizes.tables.size()));
   need("sizes: pool", !sizes.pool, "no value", sizes.pool ? std::string(name_of(*sizes.pool)) : "");
 }
@@ -51,24 +61,42 @@ class GraphConvolution {
   size_t weight_, bias_;
 };
 
+/// Of the nodes' values, without an activation.
+using EncoderLayer =
+    std::function<Variable(Tape&, const ParameterSet&, const GraphBatch&, const Variable& nodes)>;
+
+/// `groups` of `width` columns each: heads, or columns that are initialised together.
+EncoderLayer make_encoder_layer(ParameterSet& parameters, const VgaeOptions& options, const std::string& name,
+                                int64_t in, int64_t groups, int64_t width) {
+  if (options.encoder == VgaeEncoder::convolution)
+    return GraphConvolution(parameters, name, in, groups * width, width);
+  Dropouts none;
+  const AttentionLayer layer(parameters, {.name = name, .in = in, .heads = groups, .width = width},
+                             {.self_edges = false}, none);
+  return [layer](Tape& tape, const ParameterSet& set, const GraphBatch& batch, const Variable& nodes) {
+    only_edge_set("Vgae", batch);
+    return layer(tape, set, batch, nodes, {});
+  };
+}
+
 struct VgaeLayer {
-  GraphConvolution convolution;
+  EncoderLayer layer;
   Activation activation;
 
   Values operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch,
                     const Values& before) const {
-    return {ops::activation(tape, convolution(tape, set, batch, before[0]), activation)};
+    return {ops::activation(tape, layer(tape, set, batch, before[0]), activation)};
   }
 };
 
 struct LatentLayer {
-  GraphConvolution convolution;
+  EncoderLayer layer;
 
   Values operator()(Tape& tape, const ParameterSet& set, const GraphBatch& batch,
                     const Values& before) const {
     if (tape.training() && !batch.node_keys.defined())
       throw invalid_argument("Vgae: batch", "node_keys for latent values on a tape that trains", "none");
-    const Variable moments = convolution(tape, set, batch, before[0]);
+    const Variable moments = layer(tape, set, batch, before[0]);
     NoiseKey key{.draws = tape.training()};
     if (key.draws) key.row_keys = batch.node_keys;
     return {ops::sample_latent(tape, moments, key), moments};
@@ -88,7 +116,9 @@ struct FeatureDecoder {
 }  // namespace
 
 std::string parameter_conventions(const VgaeOptions& o) {
-  return "vgae, convolution, activation " + std::string(name_of(o.activation));
+  const std::string encoder =
+      o.encoder == VgaeEncoder::convolution ? "convolution" : "attention, heads " + std::to_string(o.heads);
+  return "vgae, " + encoder + ", activation " + std::string(name_of(o.activation));
 }
 
 Model make_vgae(const VgaeOptions& options, const ModelSizes& sizes) {
@@ -100,18 +130,18 @@ Model make_vgae(const VgaeOptions& options, const ModelSizes& sizes) {
     const int64_t first_weight = parameters.arena_elements();
     model.stages.push_back({name, repeated, make(), first_weight});
   };
+  const int64_t heads = options.encoder == VgaeEncoder::attention ? options.heads : 1;
   int64_t in = sizes.node_inputs;
   for (int64_t block = 0; block < options.blocks; ++block) {
     const std::string name = "encoder." + std::to_string(block);
     add(name, true, [&] {
-      return VgaeLayer{GraphConvolution(parameters, name, in, options.width, options.width),
+      return VgaeLayer{make_encoder_layer(parameters, options, name, in, heads, options.width / heads),
                        options.activation};
     });
     in = options.width;
   }
-  add("latent", false, [&] {
-    return LatentLayer{GraphConvolution(parameters, "latent", in, 2 * sizes.outputs, sizes.outputs)};
-  });
+  add("latent", false,
+      [&] { return LatentLayer{make_encoder_layer(parameters, options, "latent", in, 2, sizes.outputs)}; });
   if (!options.features) return model;
   add("features", false, [&] {
     return FeatureDecoder{Mlp(parameters, "features",

@@ -15,7 +15,8 @@ inline double loss_of(Runtime& runtime, const Model& model, const LossBatch& bat
                       std::span<const RecomputedStages> recomputed = {}) {
   Tape tape(runtime, backward ? Tape::Mode::record : Tape::Mode::evaluate);
   const Values values = forward(model, tape, batch.graph, recomputed);
-  LossSum loss = ops::masked_loss(tape, values.front(), batch.target, batch.mask);
+  LossSum loss;
+  if (batch.target.width() > 0) loss = ops::masked_loss(tape, values.front(), batch.target, batch.mask);
   if (batch.graph_target.defined()) {
     const Tensor all = Tensor::empty(runtime, {batch.graph_target.rows()}, DType::u8, Tag::data);
     std::ranges::fill(all.values<uint8_t>(), uint8_t{1});

@@ -262,12 +262,23 @@ TEST_CASE("models of nodes and graphs have the right gradients") {
       batch.graph_target = random_tensor(runtime, {4, 3}, DType::f64, 5);
       CAPTURE(name_of(pool));
       CHECK(largest_gradient_error(runtime, model, batch) < 1e-7);
+      options.outputs = 0;
+      CHECK(prediction_of(0).empty());
+      const Model alone = make_model(options, runtime, DType::f64, 7);
+      CHECK(alone.parameters.find("node_decoder.linear_0.weight") < 0);
+      batch.target = random_tensor(runtime, {9, 0}, DType::f64, 2);
+      CHECK(largest_gradient_error(runtime, alone, batch) < 1e-7);
       batch.graph.graph_starts = {};
       Tape tape(runtime, Tape::Mode::evaluate);
-      CHECK_THROWS_WITH_AS(predict(model, tape, batch.graph), doctest::Contains("needed graph_starts"),
-                           InvalidArgument);
+      for (const Model& one : {model, alone})
+        CHECK_THROWS_WITH_AS(predict(one, tape, batch.graph), doctest::Contains("needed graph_starts"),
+                             InvalidArgument);
     }
   }
+  ModelCase none = model_case(3, 2, 5, 2);
+  none.outputs = 0;
+  CHECK_THROWS_WITH_AS(make_model(none), doctest::Contains("outputs] needed 1 or more, got 0"),
+                       InvalidArgument);
   ModelCase both = model_case(3, 2, 5, 2);
   both.graph_outputs = 1;
   both.pool = GraphPool::sum;

@@ -34,12 +34,20 @@ struct VgaeCase {
 };
 
 std::vector<VgaeCase> vgae_cases() {
-  return {{"links alone", [](VgaeOptions&, ModelSizes&) {}},
-          {"no layer in front", [](VgaeOptions& o, ModelSizes&) { o.blocks = 0; }},
-          {"features, deep", [](VgaeOptions& o, ModelSizes&) { o.blocks = 3, o.features = true; }},
-          {"features, op by op", [](VgaeOptions& o, ModelSizes&) {
-             o.features = true, o.hidden_layers = 2, o.path = ComputePath::op_by_op, o.keep_hidden = false;
-           }}};
+  return {
+      {"links alone", [](VgaeOptions&, ModelSizes&) {}},
+      {"no layer in front", [](VgaeOptions& o, ModelSizes&) { o.blocks = 0; }},
+      {"features, deep", [](VgaeOptions& o, ModelSizes&) { o.blocks = 3, o.features = true; }},
+      {"attention, no layer in front",
+       [](VgaeOptions& o, ModelSizes&) { o.encoder = VgaeEncoder::attention, o.heads = 2, o.blocks = 0; }},
+      {"attention, features, deep",
+       [](VgaeOptions& o, ModelSizes& s) {
+         o.encoder = VgaeEncoder::attention, o.heads = 3, o.blocks = 2, o.features = true;
+         s.edge_weights = false;
+       }},
+      {"features, op by op", [](VgaeOptions& o, ModelSizes&) {
+         o.features = true, o.hidden_layers = 2, o.path = ComputePath::op_by_op, o.keep_hidden = false;
+       }}};
 }
 
 /// A batch of graphs of 5, 0 and 7 nodes; the last node has only the edge to itself.
@@ -75,7 +83,7 @@ struct VgaeRun {
     batch.edge_sets.push_back({"mesh", build_graph(runtime, kNodes, senders, receivers), {}});
     EdgeSet& edges = batch.edge_sets[0];
     edges.features = Tensor::empty(runtime, {edges.graph.edges, 0}, dtype, Tag::data);
-    edges.weights = positive(edges.graph.edges, 0.4, DType::f32);
+    if (made.sizes.edge_weights) edges.weights = positive(edges.graph.edges, 0.4, DType::f32);
     batch.node_features = tensor(kNodes, made.sizes.node_inputs, dtype);
     batch.graph_starts = make_graph_starts(runtime, std::vector<int64_t>{5, 0, 7});
     set_keys(1000);
@@ -176,6 +184,19 @@ TEST_CASE("vgae says which sizes and batches do not fit") {
   CHECK(refused([](O&, S&) {}) == "");
   CHECK(contains(refused([](O& o, S&) { o.width = 0; }), "[Vgae: width] needed 1 or more, got 0"));
   CHECK(contains(refused([](O& o, S&) { o.blocks = -1; }), "[Vgae: blocks] needed 0 or more, got -1"));
+  const auto attends = [&](const std::function<void(O&, S&)>& change) {
+    return refused([&](O& o, S& s) {
+      o.encoder = VgaeEncoder::attention;
+      s.edge_weights = false;
+      o.heads = 2;
+      change(o, s);
+    });
+  };
+  CHECK(attends([](O&, S&) {}) == "");
+  CHECK(contains(attends([](O& o, S&) { o.heads = 4; }),
+                 "[Vgae: heads] needed a divisor of the width 6, got 4"));
+  CHECK(contains(attends([](O& o, S&) { o.heads = 0; }), "[Vgae: heads] needed 1 or more, got 0"));
+  CHECK(contains(attends([](O& o, S&) { o.width = 32, o.heads = 32; }), "[Vgae: heads] needed at most 16"));
   CHECK(contains(refused([](O&, S& s) { s.outputs = 0; }), "[Vgae: outputs] needed 1 or more, got 0"));
   CHECK(contains(refused([](O& o, S&) { o.hidden_layers = 8; }), "[Vgae: hidden_layers] needed at most 7"));
   CHECK(contains(refused([](O&, S& s) { s.edge_inputs = {0, 0}; }), "[Vgae: edge sets] needed one, got 2"));

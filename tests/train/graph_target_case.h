@@ -12,7 +12,9 @@ struct TargetData {
   int64_t frames = 1;
   int train = 24;
   bool one_size = true;
-  float bad = 0.0F;  ///< in the place of the first mesh's drag, unless 0
+  float bad = 0.0F;  ///< in the place of a mesh's drag, unless 0
+  uint64_t bad_mesh = 0;
+  bool alone = false;  ///< the number is the only target
 };
 
 /// Grids of 4 x 4 nodes, or of other sizes, with the fields g and u [m/s] on nodes: without time u = tanh(g),
@@ -59,7 +61,7 @@ inline std::filesystem::path pack_targets(const std::filesystem::path& folder, c
       }
       drag.insert(drag.end(), {3.0F + 2.0F * mean, 5.0F - mean_g});
     }
-    if (own == 0 && shape.bad != 0.0F) drag.front() = shape.bad;
+    if (own == shape.bad_mesh && shape.bad != 0.0F) drag.front() = shape.bad;
     const PackedMesh packed{2, CellKind::triangle, positions, types, cells};
     const PackedFileWriter::MeshKey key = PackedFileWriter::mesh_key(packed, {});
     int64_t mesh = writer.find_mesh(key);
@@ -98,6 +100,7 @@ inline Config target_config(const std::filesystem::path& folder, const TargetDat
   config.data.inputs = {"g"};
   if (shape.frames > 1) config.data.inputs.insert(config.data.inputs.begin(), "u");
   config.data.targets = {"u", "drag"};
+  if (shape.alone) config.data.targets.erase(config.data.targets.begin());
   config.data.predicted_types = {0};
   config.train.noise = 0.0;
   config.train.accumulate = 1;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes vgae_small.safetensors: a variational graph autoencoder of PyTorch Geometric's GCNConv, computed in FP64.
+"""Writes variational graph autoencoders of PyTorch Geometric, computed in FP64: vgae_small.safetensors of GCNConv,
+vgae_attention.safetensors of GATConv, and vgae_pyg.safetensors, a torch_geometric.nn.VGAE of GCNConv under its own names.
 
 usage: make_vgae.py FOLDER        (needs torch, torch_geometric and safetensors)
 
@@ -15,7 +16,7 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import VGAE, GATConv, GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 MASK = (1 << 64) - 1
@@ -57,22 +58,30 @@ def rounded(x):
     return torch.as_tensor(x).float().double()
 
 
-def main():
-    torch.set_default_dtype(torch.float64)
+def encoder_layers(attention):
+    if not attention:
+        return {name: GCNConv(inputs, outputs, normalize=False)
+                for name, inputs, outputs in [("encoder.0", INPUTS, WIDTH), ("mean", WIDTH, LATENT), ("log", WIDTH, LATENT)]}
+    return {"encoder.0": GATConv(INPUTS, WIDTH // 2, heads=2), "mean": GATConv(WIDTH, LATENT), "log": GATConv(WIDTH, LATENT)}
+
+
+def values_of(file, attention):
+    """Of a whole model: inputs, parameters, latent values, the loss and its gradients."""
     torch.manual_seed(3)
     sizes = [7, 4]
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (2, 3), (7, 8), (8, 9)]  # nodes 6 and 10 have no link
     edges = torch.tensor([[a, b] for a, b in pairs] + [[b, a] for a, b in pairs]).T.contiguous()
     keys = [mixed(i) >> 1 for i in range(sum(sizes))]
     x = torch.randn(sum(sizes), INPUTS, requires_grad=True)
-    layers = {name: GCNConv(inputs, outputs, normalize=False)
-              for name, inputs, outputs in [("encoder.0", INPUTS, WIDTH), ("mean", WIDTH, LATENT), ("log", WIDTH, LATENT)]}
+    layers = encoder_layers(attention)
     for layer in layers.values():
         torch.nn.init.normal_(layer.bias, std=0.5)
     hidden, out = torch.nn.Linear(LATENT, WIDTH), torch.nn.Linear(WIDTH, INPUTS)
 
-    both_ways, weights = gcn_norm(edges, None, sum(sizes), dtype=torch.float64)
-    read = both_ways, rounded(weights)
+    read = edges,  # GATConv adds the edges from each node to itself
+    if not attention:
+        both_ways, weights = gcn_norm(edges, None, sum(sizes), dtype=torch.float64)
+        read = both_ways, rounded(weights)
     h = torch.relu(layers["encoder.0"](x, *read))
     mean, log = layers["mean"](h, *read), layers["log"](h, *read)
     z = mean + torch.exp(log) * noise_of(keys)
@@ -93,21 +102,61 @@ def main():
         first += size
     loss.backward()
 
-    joined = {"latent.weight": ("mean", "log", "lin.weight"), "latent.bias": ("mean", "log", "bias")}
-    named = {"encoder.0.weight": layers["encoder.0"].lin.weight, "encoder.0.bias": layers["encoder.0"].bias,
-             "features.linear_0.weight": hidden.weight, "features.linear_0.bias": hidden.bias,
+    ours = {"weight": "lin.weight", "bias": "bias"}
+    if attention:
+        ours = {"values.weight": "lin.weight", "sender_score": "att_src", "receiver_score": "att_dst", "bias": "bias"}
+    named = {"features.linear_0.weight": hidden.weight, "features.linear_0.bias": hidden.bias,
              "features.linear_1.weight": out.weight, "features.linear_1.bias": out.bias}
-    file = {"in.nodes": x, "in.senders": edges[0], "in.receivers": edges[1], "in.keys": torch.tensor(keys),
-            "in.starts": torch.tensor([0, sizes[0], sum(sizes)]), "out.latent": z, "out.loss": loss.reshape(1),
-            "grad.in.nodes": x.grad}
+    file |= {"in.nodes": x, "in.senders": edges[0], "in.receivers": edges[1], "in.keys": torch.tensor(keys),
+             "in.starts": torch.tensor([0, sizes[0], sum(sizes)]), "out.latent": z, "out.loss": loss.reshape(1),
+             "grad.in.nodes": x.grad}
+    for name, theirs in ours.items():
+        named[f"encoder.0.{name}"] = dict(layers["encoder.0"].named_parameters())[theirs]
     for name, parameter in named.items():
-        file |= {f"param.{name}": parameter, f"grad.{name}": parameter.grad}
-    for name, (one, two, which) in joined.items():
-        both = [dict(layers[layer].named_parameters())[which] for layer in (one, two)]
-        file |= {f"param.{name}": torch.cat(both), f"grad.{name}": torch.cat([p.grad for p in both])}
-    save_file({name: tensor.detach().contiguous() for name, tensor in file.items()},
-              pathlib.Path(sys.argv[1]) / "vgae_small.safetensors",
-              {"made_by": f"make_vgae.py with PyTorch Geometric and PyTorch {torch.__version__.split('+')[0]}"})
+        flat = (lambda p: p.flatten()) if parameter.dim() == 3 else (lambda p: p)
+        file |= {f"param.{name}": flat(parameter), f"grad.{name}": flat(parameter.grad)}
+    for name, theirs in ours.items():
+        both = [dict(layers[layer].named_parameters())[theirs] for layer in ("mean", "log")]
+        flat = (lambda p: p.flatten()) if both[0].dim() == 3 else (lambda p: p)
+        file |= {f"param.latent.{name}": torch.cat([flat(p) for p in both]),
+                 f"grad.latent.{name}": torch.cat([flat(p.grad) for p in both])}
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = GCNConv(INPUTS, WIDTH), GCNConv(WIDTH, WIDTH)
+        self.conv_mu, self.conv_logstd = GCNConv(WIDTH, LATENT), GCNConv(WIDTH, LATENT)
+
+    def forward(self, x, edges):
+        x = self.conv2(self.conv1(x, edges).relu(), edges).relu()
+        return self.conv_mu(x, edges), self.conv_logstd(x, edges)
+
+
+def state_dict_of(file):
+    """Of torch_geometric.nn.VGAE: its own names, what it was called with, and the means that it returned."""
+    torch.manual_seed(5)
+    model = VGAE(Encoder()).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.5)
+    pairs = [(0, 1), (0, 2), (0, 3), (2, 3), (3, 4), (5, 6)]  # node 7 has no link
+    edges = torch.tensor(pairs + [(b, a) for a, b in pairs]).T.contiguous()[:, torch.randperm(2 * len(pairs))]
+    x = torch.randn(8, INPUTS)
+    file |= model.state_dict() | {"in.node_features": x, "in.senders": edges[0], "in.receivers": edges[1],
+                                  "out.prediction": model.encode(x, edges)}
+
+
+def main():
+    torch.set_default_dtype(torch.float64)
+    files = {name: {} for name in ["vgae_small", "vgae_attention", "vgae_pyg"]}
+    values_of(files["vgae_small"], attention=False)
+    values_of(files["vgae_attention"], attention=True)
+    state_dict_of(files["vgae_pyg"])
+    for name, file in files.items():
+        save_file({key: tensor.detach().contiguous() for key, tensor in file.items()},
+                  pathlib.Path(sys.argv[1]) / f"{name}.safetensors",
+                  {"made_by": f"make_vgae.py with PyTorch Geometric and PyTorch {torch.__version__.split('+')[0]}"})
 
 
 if __name__ == "__main__":

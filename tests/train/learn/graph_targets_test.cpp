@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Targets on graphs beside those on nodes in the tasks on meshes: batches and losses by hand, runs, and what
-// is refused. On the CPU and, captured or not, on a GPU or the simulated device where the test is linked with
-// it.
+// Targets on graphs in the tasks on meshes, beside those on nodes or alone: batches and losses by hand, runs,
+// and what is refused. On the CPU and, captured or not, on a GPU or the simulated device where the test is
+// linked with it.
 #include <doctest/doctest.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/online_trainer.h>
@@ -87,8 +87,8 @@ ByHand loss_by_hand(const Config& config, const std::vector<Sample>& samples, do
   };
   const auto graphs = static_cast<int64_t>(samples.size());
   const auto loss = [&](double value) {
-    const Model giving =
-        model_giving(model, {constant({batch.graph.nodes, 1}, 0.0), constant({graphs, 2}, value)});
+    const Model giving = model_giving(
+        model, {constant({batch.graph.nodes, task.sizes().outputs}, 0.0), constant({graphs, 2}, value)});
     Tape tape(runtime, Tape::Mode::evaluate);
     return *task.loss(tape, giving, batch, {}).sum.value().data<double>();
   };
@@ -137,6 +137,19 @@ TEST_CASE("the loss of graphs is that of their nodes' weight, by hand") {
   }
 }
 
+TEST_CASE("the loss of graphs alone is their mean, by hand") {
+  const ScratchDirectory scratch;
+  Config config = target_config(scratch.path, {.one_size = false, .alone = true});
+  config.precision = DType::f64;
+  const std::vector<Sample> samples{{1, 0, 0}, {0, 0, 0}, {2, 0, 0}};
+  const ByHand squares = loss_by_hand(config, samples, 1.5, [](double e) { return e * e; });
+  CHECK(squares.loss == doctest::Approx(squares.graphs).epsilon(1e-9));
+  config.loss.name = LossName::l1;
+  config.loss.field_weights = {{"drag", 0.25}};
+  const ByHand sizes = loss_by_hand(config, samples, 1.5, [](double e) { return 0.25 * std::abs(e); });
+  CHECK(sizes.loss == doctest::Approx(sizes.graphs).epsilon(1e-9));
+}
+
 TEST_CASE("a run learns fields and a number of each mesh") {
   const ScratchDirectory scratch;
   for (const int64_t frames : {1, 6}) {
@@ -170,8 +183,9 @@ TEST_CASE("a run learns fields and a number of each mesh") {
 
 TEST_CASE("runs with targets of graphs resume, with the bits of ranks") {
   const ScratchDirectory scratch;
-  for (const int64_t frames : {1, 6}) {
-    Config config = target_config(scratch.path, {.frames = frames, .train = 8, .one_size = false});
+  for (const auto& [frames, alone] : {std::pair{1, false}, {1, true}, {6, false}}) {
+    Config config =
+        target_config(scratch.path, {.frames = frames, .train = 8, .one_size = false, .alone = alone});
     config.train.steps = 8;
     config.train.batch = 2;
     config.train.accumulate = 2;
@@ -179,7 +193,7 @@ TEST_CASE("runs with targets of graphs resume, with the bits of ranks") {
     if (frames == 1) config.train.best = "mae of drag";
     config.ranks.reduction = RankReduction::ordered;
     config.unroll.steps = frames > 1 ? 3 : 1;
-    const std::string name = std::to_string(frames);
+    const std::string name = std::to_string(frames) + (alone ? "alone" : "");
     config.run.dir = (scratch.path / name).string();
     const TrainResult straight = test::train_here(config);
     CHECK(std::isfinite(straight.state.last_valid_error));
@@ -187,6 +201,7 @@ TEST_CASE("runs with targets of graphs resume, with the bits of ranks") {
     const auto whole = test::tensors_of(config);
     CHECK(whole.contains("normalizer.graph_targets.mean"));
     CHECK(whole.contains("model.graph_decoder.linear_0.weight"));
+    CHECK(whole.contains("model.node_decoder.linear_0.weight") != alone);
     const std::string metrics = test::lasting_metrics(config.run.dir);
     config.run.dir = (scratch.path / ("pieces" + name)).string();
     for (const int64_t stop : {3, 2}) {
@@ -228,13 +243,18 @@ TEST_CASE("validation of numbers of meshes does not depend on batches") {
       Ranks alone;
       return validate_model(runtime, alone, task, model, {}, normalizers, config, {}, {}).value();
     };
-    const Validation alone = validate(1, {"u", "drag"});
-    CHECK(validate(1, {"u"}).error != alone.error);
-    for (const int64_t batch : {2, 4}) {
-      const Validation together = validate(batch, {"u", "drag"});
-      CHECK(together.loss == alone.loss);
-      CHECK(together.error == alone.error);
-      CHECK(together.baseline == alone.baseline);
+    CHECK(validate(1, {"u"}).error != validate(1, {"u", "drag"}).error);
+    for (const std::vector<std::string>& targets : {{"u", "drag"}, std::vector<std::string>{"drag"}}) {
+      if (frames > 1 && targets.size() == 1) continue;
+      const Validation alone = validate(1, targets);
+      CHECK(alone.error > 0.0);
+      CHECK(alone.baseline > 0.0);
+      for (const int64_t batch : {2, 4}) {
+        const Validation together = validate(batch, targets);
+        CHECK(together.loss == alone.loss);
+        CHECK(together.error == alone.error);
+        CHECK(together.baseline == alone.baseline);
+      }
     }
   }
 }
@@ -248,7 +268,7 @@ void check_embedded(Runtime& runtime, const Predictor& predictor, const fs::path
   REQUIRE(truth.size() == 2);
   MeshPredictor embedded(runtime, checkpoint);
   REQUIRE(embedded.graph_targets().size() == 1);
-  CHECK(embedded.targets().size() == 1);
+  CHECK(std::ssize(embedded.targets()) == task.sizes.outputs);
   const MeshView& mesh = view.mesh();
   const MeshArrays one{.positions = mesh.positions,
                        .first = mesh.senders,
@@ -276,10 +296,11 @@ void check_embedded(Runtime& runtime, const Predictor& predictor, const fs::path
 
 TEST_CASE("numbers of meshes are written, and read by programs") {
   const ScratchDirectory scratch;
-  for (const int64_t frames : {1, 4}) {
-    Config config = target_config(scratch.path, {.frames = frames, .train = 6, .one_size = false});
+  for (const auto& [frames, alone] : {std::pair{1, false}, {1, true}, {4, false}}) {
+    Config config =
+        target_config(scratch.path, {.frames = frames, .train = 6, .one_size = false, .alone = alone});
     config.train.steps = 4;
-    config.run.dir = (scratch.path / std::to_string(frames)).string();
+    config.run.dir = (scratch.path / (std::to_string(frames) + (alone ? "alone" : ""))).string();
     test::train_here(config);
     const char* const command = frames == 1 ? "predict" : "rollout";
     const test::Outcome told = test::run_meshgrad({command, config.run.dir, "--quiet"});
@@ -296,10 +317,21 @@ TEST_CASE("numbers of meshes are written, and read by programs") {
 
     Runtime runtime({.threads = 1});
     check_embedded(runtime, Predictor(runtime, last_of(config)), last_of(config));
-    const test::Outcome fresh = test::run_meshgrad(
-        {command, config.run.dir, config.data.path, "-o", (scratch.path / "new").string(), "--quiet"});
+    CHECK(fs::exists(folder / "mesh_00000_test11.vtu") == (frames == 1 && !alone));
+    CHECK(contains(told.out, "ParaView") != alone);
+    const fs::path there = scratch.path / (alone ? "numbers" : "new");
+    std::vector<std::string> words{command, config.run.dir, config.data.path,
+                                   "-o",    there.string(), "--quiet"};
+    const test::Outcome fresh = test::run_meshgrad(words);
     CHECK_MESSAGE(fresh.code == 0, fresh.err);
-    CHECK(contains(test::read_text(scratch.path / "new/predictions.csv"),
+    const auto files = std::distance(fs::directory_iterator(there), fs::directory_iterator());
+    CHECK((files == 2) == alone);
+    words.insert(words.end(), {"--probe", "0,0"});
+    const test::Outcome probed = test::run_meshgrad(words);
+    CHECK(contains(probed.err,
+                   "[--probe] needed a model with targets on nodes, got targets on graphs alone; "
+                   "fix: leave it out") == alone);
+    CHECK(contains(test::read_text(there / "predictions.csv"),
                    frames == 1 ? "\ngraph,drag[0],drag[1]\n0," : "\ngraph,frame,drag[0],drag[1]\n0,1,"));
   }
 }
@@ -363,11 +395,25 @@ TEST_CASE("targets of graphs that do not fit are refused") {
   CHECK(contains(refused(), "[data.inputs] needed fields that are not targets, got drag; fix: remove it"));
   config.data.inputs = {"g"};
   config.data.targets = {"drag"};
+  CHECK(refused().empty());
+  const LossConfig plain = config.loss;
+  config.loss.sample = 0.5;
+  CHECK(contains(refused(), "[loss.sample] needed 1.0 where all targets are on graphs, got 0.5"));
+  config.loss = plain;
+  config.loss.type_weights = {{"0", 2.0}};
+  CHECK(contains(refused(), "[loss.type_weights] needed 1.0 where all targets are on graphs, got {"));
+  config.loss = plain;
+  config.loss.name = LossName::relative_l2;
   CHECK(contains(refused(),
-                 "[data.targets] needed a field on nodes beside those on graphs, got drag; fix: add "
-                 "one, or set task.name = \"graph_regression\""));
+                 "[loss.name] needed \"mse\", \"huber\" or \"l1\" where all targets are on graphs, got "
+                 "\"relative_l2\""));
+  config.loss = plain;
   config.data.targets = {"u", "kind"};
-  CHECK(contains(refused(), "[data.targets] needed f32 fields on graphs, got kind (i32 on graphs"));
+  CHECK(contains(
+      refused(),
+      "[data.targets] needed f32 fields on graphs, got kind (i32 on graphs, 1 components); fix: name "
+      "another, or learn this class alone: task.name = \"graph_classification\", data.targets = "
+      "[\"kind\"]"));
   config.data.targets = {"u", "lift"};
   CHECK(contains(refused(), "lift"));
   config.data.targets = {"u"};
@@ -377,8 +423,8 @@ TEST_CASE("targets of graphs that do not fit are refused") {
   CHECK(refused().empty());
   config.model.name = ModelName::gat;
   CHECK(contains(refused(),
-                 "[model.name] needed \"mesh_graph_net\" for targets on graphs beside fields on "
-                 "nodes: drag, got \"gat\"; fix: set it, or task.name = \"graph_regression\""));
+                 "[model.name] needed \"mesh_graph_net\" for targets on graphs of a mesh: drag, got "
+                 "\"gat\"; fix: set it, or task.name = \"graph_regression\""));
   config.model.name = ModelName::mesh_graph_net;
   config.ranks.partition = MeshPartition::rcb;
   CHECK(contains(refused(),
@@ -394,19 +440,24 @@ TEST_CASE("targets of graphs that do not fit are refused") {
   moving.data.targets = {"u", "load"};
   CHECK(contains(message_of([&] { make_task(moving, Dataset::open(moving.data.path)); }),
                  "[data.targets] needed fields that change over time, got load"));
+  moving.data.targets = {"drag"};
+  CHECK(contains(message_of([&] { make_task(moving, Dataset::open(moving.data.path)); }),
+                 "[data.targets] needed a field on nodes, the state of a rollout, beside those on graphs, "
+                 "got drag; fix: add one, or set task.name = \"steady_field\" or \"graph_regression\""));
 }
 
 TEST_CASE("a device trains on numbers of meshes as the CPU does" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
-  for (const int64_t frames : {1, 5}) {
-    Config config = target_config(scratch.path, {.frames = frames, .train = 6, .one_size = false});
+  for (const auto& [frames, alone] : {std::pair{1, false}, {1, true}, {5, false}}) {
+    Config config =
+        target_config(scratch.path, {.frames = frames, .train = 6, .one_size = false, .alone = alone});
     config.train.steps = 4;
     config.train.validate_every = 2;
     config.unroll.steps = frames > 1 ? 2 : 1;
-    config.run.dir = (scratch.path / std::to_string(frames)).string();
+    config.run.dir = (scratch.path / (std::to_string(frames) + (alone ? "alone" : ""))).string();
     test::check_trains_on_device(config, [](Runtime& runtime, const Config& here) {
       const Predictor predictor(runtime, last_of(here));
-      CHECK(evaluate(predictor, {.split = "test"}).fields.at(1).rmse > 0.0);
+      CHECK(evaluate(predictor, {.split = "test"}).fields.back().rmse > 0.0);
       check_embedded(runtime, predictor, last_of(here));
     });
   }

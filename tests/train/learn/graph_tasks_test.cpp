@@ -130,6 +130,7 @@ TEST_CASE("fields and labels that do not fit graph tasks are refused") {
   CHECK(contains(refused(), "[data.targets] needed f32 fields on graphs, got x (f32 on nodes"));
   config.data.targets = {"label"};
   CHECK(contains(refused(), "[data.targets] needed f32 fields on graphs, got label (i32 on graphs"));
+  CHECK(contains(refused(), "task.name = \"graph_classification\", data.targets = [\"label\"]"));
   config.data.targets = {"drag"};
   config.data.inputs = {"x", "drag"};
   CHECK(contains(refused(), "[data.inputs] needed fields that are not targets, got drag"));

@@ -164,6 +164,18 @@ TEST_CASE("a vgae finds links that it has not read, and resumes") {
   CHECK(test::lasting_metrics(config.run.dir) == metrics);
 }
 
+TEST_CASE("a vgae of attention layers finds links, too") {
+  const ScratchDirectory scratch;
+  Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
+  config.data.link_valid = config.data.link_test = 0.15;
+  config.model.vgae.encoder = VgaeEncoder::attention;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  CHECK_FALSE(task.sizes().edge_weights);
+  test::train_here(config);
+  CHECK(evaluated(config, "test").metrics[0].value > 0.7);
+  CHECK(test::tensors_of(config).contains("model.latent.receiver_score"));
+}
+
 TEST_CASE("a vgae of drawn pairs and features learns in 16 bits, too") {
   const ScratchDirectory scratch;
   Config config = test::link_config(scratch.path, test::pack_groups(scratch.path));
@@ -186,19 +198,26 @@ TEST_CASE("a vgae has its bits recomputed or on 2 or 4 ranks") {
   config.model.vgae.pairs = 16;
   config.model.vgae.feature_weight = 0.5;
   config.ranks.reduction = RankReduction::ordered;
-  test::train_here(config);
-  const auto plain = test::tensors_of(config);
-  for (const int ranks : {2, 4}) {
-    config.run.dir = (scratch.path / std::to_string(ranks)).string();
-    test::train_on_ranks(ranks, config);
-    CHECK(test::tensors_of(config) == plain);
+  for (const VgaeEncoder encoder : {VgaeEncoder::convolution, VgaeEncoder::attention}) {
+    Config here = config;
+    here.model.vgae.encoder = encoder;
+    const fs::path folder = scratch.path / std::to_string(static_cast<int>(encoder));
+    const auto in = [&](const std::string& name) { return (folder / name).string(); };
+    here.run.dir = in("plain");
+    test::train_here(here);
+    const auto plain = test::tensors_of(here);
+    for (const int ranks : {2, 4}) {
+      here.run.dir = in(std::to_string(ranks));
+      test::train_on_ranks(ranks, here);
+      CHECK(test::tensors_of(here) == plain);
+    }
+    here.recompute.mode = RecomputeMode::sqrt;
+    here.recompute.check = true;
+    here.recompute.include = {"encoder", "latent", "features"};
+    here.run.dir = in("recomputed");
+    test::train_here(here);
+    CHECK(test::tensors_of(here) == plain);
   }
-  config.recompute.mode = RecomputeMode::sqrt;
-  config.recompute.check = true;
-  config.recompute.include = {"encoder", "latent", "features"};
-  config.run.dir = (scratch.path / "recomputed").string();
-  test::train_here(config);
-  CHECK(test::tensors_of(config) == plain);
 }
 
 TEST_CASE("links of many graphs are learned, and graphs have scores") {
@@ -360,6 +379,13 @@ TEST_CASE("what links cannot be learned from is refused") {
   };
   CHECK(contains(refused({"vgae.latent=8"}), "as only \"vgae\" reads vgae.latent"));
   CHECK(contains(refused({"data.link_seed=8"}), "which splits no links"));
+  CHECK(contains(
+      refused({"task.name=link_reconstruction", "data.targets=[]", "model.name=vgae", "vgae.heads=8"}),
+      "[vgae.heads] needed 4 with vgae.encoder = \"convolution\", which has no heads, got "
+      "8; fix: leave it out"));
+  CHECK(contains(refused({"task.name=link_reconstruction", "data.targets=[]", "model.name=vgae",
+                          "vgae.heads=3", "vgae.encoder=attention"}),
+                 "[vgae.heads] needed a divisor of model.width = 128"));
   CHECK(contains(refused({"model.name=vgae"}),
                  "[model.name] needed another model with task.name = \"mesh_dynamics\""));
   CHECK(contains(refused({"task.name=link_reconstruction", "model.name=vgae", "data.targets=[\"x\"]"}),
@@ -383,6 +409,7 @@ TEST_CASE("a device trains a vgae as the CPU does" * doctest::skip(cuda_devices(
   config.data.link_valid = config.data.link_test = 0.2;
   for (const int64_t pairs : {0, 16}) {
     config.model.vgae.pairs = pairs;
+    config.model.vgae.encoder = pairs > 0 ? VgaeEncoder::attention : VgaeEncoder::convolution;
     config.run.dir = (scratch.path / ("cpu" + std::to_string(pairs))).string();
     const TrainResult cpu = test::train_here(config);
     const auto on_device = [&](const std::string& name, GraphsMode graphs) {

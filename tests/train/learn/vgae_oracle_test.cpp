@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A variational graph autoencoder of PyTorch Geometric's GCNConv, computed in FP64:
+// Variational graph autoencoders of PyTorch Geometric's GCNConv and GATConv, computed in FP64:
 // tests/data/oracles/make_vgae.py.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/ops.h>
@@ -14,14 +14,16 @@ namespace {
 using test::Matrix;
 
 struct VgaeOracle {
-  VgaeOracle() {
-    const VgaeOptions options{.width = 6, .blocks = 1, .features = true, .hidden_layers = 1};
+  VgaeOracle(const char* name, VgaeEncoder encoder) : file(name) {
+    const bool convolves = encoder == VgaeEncoder::convolution;
+    const VgaeOptions options{
+        .encoder = encoder, .heads = 2, .width = 6, .blocks = 1, .features = true, .hidden_layers = 1};
     model = make_vgae(options, {.node_inputs = 5,
                                 .edge_inputs = {0},
                                 .edge_set_names = {"mesh"},
                                 .outputs = 3,
                                 .graph_starts = true,
-                                .edge_weights = true});
+                                .edge_weights = convolves});
     file.set_parameters(runtime, model);
     nodes = file.at("in.nodes").shape.at(0);
     batch.nodes = nodes;
@@ -32,21 +34,23 @@ struct VgaeOracle {
     std::vector<int32_t> senders = file.indices("in.senders"), receivers = file.indices("in.receivers");
     for (int32_t i = 0; i < nodes; ++i) senders.push_back(i), receivers.push_back(i);
     EdgeSet edges{"mesh", build_graph(runtime, nodes, senders, receivers), {}};
-    edges.weights = Tensor::empty(runtime, Shape{edges.graph.edges}, DType::f32, Tag::data, "weights");
-    write_convolution_weights(edges);
+    if (convolves) {
+      edges.weights = Tensor::empty(runtime, Shape{edges.graph.edges}, DType::f32, Tag::data, "weights");
+      write_convolution_weights(edges);
+    }
     edges.features = test::to_tensor(runtime, Matrix(edges.graph.edges, 0), DType::f64);
     batch.edge_sets.push_back(std::move(edges));
   }
 
   Runtime runtime = test::make_runtime();
-  test::OracleFile file{"vgae_small.safetensors"};
+  test::OracleFile file;
   Model model;
   GraphBatch batch;
   int64_t nodes = 0;
 };
 
-TEST_CASE("vgae has the values and gradients of PyTorch Geometric") {
-  VgaeOracle oracle;
+void check_oracle(const char* name, VgaeEncoder encoder) {
+  VgaeOracle oracle(name, encoder);
   Tape tape(oracle.runtime, Tape::Mode::train);
   const Variable inputs(oracle.batch.node_features, true);
   const Values out =
@@ -79,6 +83,11 @@ TEST_CASE("vgae has the values and gradients of PyTorch Geometric") {
   tape.backward(sum, test::to_vector(oracle.runtime, Matrix(1, 1, {1.0}), DType::f64));
   CHECK(oracle.file.difference("grad.in.nodes", inputs.gradient()) < kTolerance);
   oracle.file.check_gradients(oracle.model, kTolerance);
+}
+
+TEST_CASE("vgae has the values and gradients of PyTorch Geometric") {
+  check_oracle("vgae_small.safetensors", VgaeEncoder::convolution);
+  check_oracle("vgae_attention.safetensors", VgaeEncoder::attention);
 }
 
 }  // namespace

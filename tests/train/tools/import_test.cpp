@@ -8,7 +8,7 @@
 
 #include "paths.h"
 #include "support.h"
-#include "train/graph_case.h"
+#include "train/link_case.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -227,7 +227,7 @@ TEST_CASE("an imported checkpoint predicts, evaluates, and starts a run") {
   CHECK(report.width == 24);
   CHECK(report.blocks == 3);
   CHECK(report.hidden_layers == 2);
-  CHECK(report.normalizers_read);
+  CHECK(report.normalizers == "file");
 
   const Predictor predictor(runtime, checkpoint);
   CHECK(predictor.warnings().empty());
@@ -257,7 +257,7 @@ TEST_CASE("pyg's relative positions change their sign") {
   write_tensors(path, file);
   Runtime runtime = test::make_runtime();
   const fs::path checkpoint = scratch.path / "pyg/last.safetensors";
-  CHECK_FALSE(import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}).normalizers_read);
+  CHECK(import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}).normalizers == "data");
   const FileTensors imported = read_tensors(checkpoint);
   const FileTensor& ours = imported.at("model.edge_encoder.linear_0.weight");
   const FileTensor& theirs = file.at("edge_encoder.0.weight");
@@ -273,7 +273,7 @@ TEST_CASE("pyg's relative positions change their sign") {
     with_means[std::string("normalizer.") + name + ".std"] = half;
   }
   write_tensors(path, with_means);
-  CHECK(import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}).normalizers_read);
+  CHECK(import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}).normalizers == "file");
   const Predictor predictor(runtime, checkpoint);
   const TrainedModel trained = predictor.trained();
   CHECK(trained.normalizers.edges.mean(0) == -0.5);
@@ -388,6 +388,88 @@ TEST_CASE("a GAT of PyTorch Geometric is read with its own prediction") {
   const Predictor predictor(runtime, checkpoint);
   CHECK(predictor.config().model.gat.output_heads == 2);
   CHECK(predict_table(predictor, {.split = "test"}).classes.size() == 12);
+}
+
+/// The graph of vgae_pyg.safetensors, as data of f32.
+fs::path pack_vgae_graph(const fs::path& folder, const FileTensors& file) {
+  const std::vector<double>&x = file.at("in.node_features").values, &senders = file.at("in.senders").values,
+        &receivers = file.at("in.receivers").values;
+  std::vector<int32_t> edges;
+  for (size_t e = 0; e < senders.size(); ++e)
+    edges.insert(edges.end(), {static_cast<int32_t>(senders[e]), static_cast<int32_t>(receivers[e])});
+  const std::vector<int32_t> label(8, 0);
+  const std::vector<uint8_t> split{1, 2, 3, 1, 1, 1, 1, 1};
+  return test::pack_graph(
+      folder, test::graph_arrays<int32_t>(edges, std::vector<float>(x.begin(), x.end()), label, split));
+}
+
+TEST_CASE("a VGAE of PyTorch Geometric is read with its own prediction") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch.path / "vgae.safetensors";
+  const FileTensors whole = read_tensors(test::data_file("oracles/vgae_pyg.safetensors"));
+  Runtime runtime = test::make_runtime();
+  const auto check = [&](const FileTensors& file) {
+    write_tensors(path, file);
+    return check_weights(runtime, path, WeightSource::pyg, Activation::relu);
+  };
+  CHECK(check(whole).difference < 1e-6);  // coefficients of edges are in f32
+  CHECK(check(whole).passed());
+  CHECK(check(whole).edges == 12 + 8);
+  FileTensors bare;  // of the encoder alone
+  for (const auto& [name, tensor] : whole)
+    bare[name.starts_with("encoder.") ? name.substr(8) : name] = tensor;
+  CHECK(check(bare).difference == check(whole).difference);
+  const auto changed = [&](const auto& change) {
+    FileTensors file = whole;
+    change(file);
+    return file;
+  };
+  CHECK_FALSE(check(changed([](FileTensors& file) {
+                std::swap(file["encoder.conv_mu.bias"], file["encoder.conv_logstd.bias"]);
+              })).passed());
+  CHECK_FALSE(check(changed([](FileTensors& file) {
+                FileTensor& square = file["encoder.conv2.lin.weight"];
+                square = transposed(square);
+              })).passed());
+  const auto refused = [&](const auto& change) { return message_of([&] { check(changed(change)); }); };
+  CHECK(contains(refused([](FileTensors& file) { file.erase("encoder.conv1.bias"); }),
+                 "needed tensor encoder.conv1.bias, got none"));
+  CHECK(contains(refused([](FileTensors& file) {
+                   FileTensor& both = file["encoder.conv_logstd.bias"];
+                   both.shape = {4}, both.values.push_back(0.0);
+                 }),
+                 "encoder.conv_logstd.bias] needed the shape of encoder.conv_mu.bias, [3], got [4]"));
+  CHECK(contains(refused([](FileTensors& file) {
+                   file["encoder.conv1.att_src"] = {{1, 1, 6}, std::vector<double>(6)};
+                 }),
+                 "encoder.conv1.att_src"));
+
+  check(whole);
+  Config config = test::link_config(scratch.path, pack_vgae_graph(scratch.path, whole));
+  config.precision = DType::f64;
+  config.data.link_valid = config.data.link_test = 0.0;
+  const fs::path checkpoint = scratch.path / "theirs/checkpoints/last.safetensors";
+  const auto read = [&] { return import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}); };
+  config.model.vgae.feature_weight = 0.5;
+  CHECK(contains(message_of([&] { read(); }), "[vgae.feature_weight] needed 0, as the file has no weights"));
+  config.model.vgae.feature_weight = 0.0;
+  const ImportReport report = read();
+  CHECK(report.width == 6);
+  CHECK(report.blocks == 2);
+  CHECK(report.normalizers == "none");
+  const Predictor predictor(runtime, checkpoint);
+  CHECK(predictor.config().model.vgae.latent == 3);
+  Normalizers normalizers = predictor.trained().normalizers;
+  const Batch batch =
+      training_batch(predictor.task(), runtime, DType::f64, "train", {{0, 0, 0}}, {}, normalizers);
+  Tape tape(runtime, Tape::Mode::evaluate);
+  const Tensor ours = forward(predictor.trained().model, tape, batch.graph).front().value();
+  const std::vector<double>& theirs = whole.at("out.prediction").values;
+  REQUIRE(ours.elements() == std::ssize(theirs));
+  for (size_t i = 0; i < theirs.size(); ++i)
+    CHECK(ours.data<double>()[i] == doctest::Approx(theirs[i]).epsilon(1e-5));
+  config.normalize.mode = NormalizeMode::dataset;
+  CHECK(read().normalizers == "data");
 }
 
 TEST_CASE("meshgrad import checks and writes a checkpoint") {

@@ -283,7 +283,9 @@ std::string parameter_conventions(const ModelConfig& config) {
 }
 
 VgaeOptions vgae_options(const ModelConfig& config) {
-  return {.width = config.width,
+  return {.encoder = config.vgae.encoder,
+          .heads = config.vgae.heads,
+          .width = config.width,
           .blocks = config.blocks,
           .activation = config.activation,
           .features = config.vgae.feature_weight > 0.0,

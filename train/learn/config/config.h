@@ -110,6 +110,8 @@ struct GatConfig {
 
 /// Of model.name = "vgae" alone.
 struct VgaeConfig {
+  VgaeEncoder encoder = VgaeEncoder::convolution;
+  int64_t heads = 4;  ///< of the attention encoder's layers
   int64_t latent = 16;
   double kl_weight = 1.0;
   double feature_weight = 0.0;  ///< 0: features are not decoded

@@ -37,6 +37,8 @@ inline constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics)
                                     is("link_reconstruction", TaskName::link_reconstruction)};
 inline constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net),
                                      is("gat", ModelName::gat), is("vgae", ModelName::vgae)};
+inline constexpr Choice kVgaeEncoders[] = {is("convolution", VgaeEncoder::convolution),
+                                           is("attention", VgaeEncoder::attention)};
 inline constexpr Choice kAttentionScores[] = {is("gat", AttentionScore::gat),
                                               is("gatv2", AttentionScore::gatv2)};
 inline constexpr Choice kGatDecoders[] = {is("mlp", GatDecoder::mlp), is("attention", GatDecoder::attention)};

@@ -204,6 +204,10 @@ constexpr ConfigKey kKeys[] = {
     {"gat", "attention_dropout", FloatKey{at<&GatConfig::attention_dropout>, 0, 0.99}, "", kFixedOfGat,
      "Share of the attention weights that is dropped in training"},
 
+    {"vgae", "encoder", choice<&VgaeConfig::encoder>(kVgaeEncoders), "", kFixedOfVgae,
+     "What the layers are that give latent values: graph convolutions, or attention layers"},
+    {"vgae", "heads", IntegerKey{at<&VgaeConfig::heads>, 1, kMaxHeads}, "heads", kFixedOfVgae,
+     "Heads of the attention layers of vgae.encoder, which share model.width"},
     {"vgae", "latent", IntegerKey{at<&VgaeConfig::latent>, 1, 65536}, "values", kFixedOfVgae,
      "Latent values of a node"},
     {"vgae", "kl_weight", FloatKey{at<&VgaeConfig::kl_weight>, 0, 1e6}, "", kFixedOfVgae,

@@ -38,6 +38,7 @@ class Checks {
     check_keys_of_model();
     check_embed();
     if (config_.model.name == ModelName::gat) check_gat();
+    if (config_.model.name == ModelName::vgae) check_vgae();
     check_recompute();
     check_optimizer();
     return std::move(found_);
@@ -120,6 +121,17 @@ class Checks {
            "whole meshes with model.name = \"gat\"",
            "set ranks.partition = \"none\" and ranks.parts_in_turn = 1, or model.name = "
            "\"mesh_graph_net\"");
+  }
+
+  void check_vgae() {
+    const VgaeConfig& vgae = config_.model.vgae;
+    const bool attends = vgae.encoder == VgaeEncoder::attention;
+    refuse(!attends && vgae.heads != VgaeConfig().heads, {"vgae.heads", "vgae.encoder"},
+           fmt::format("{} with vgae.encoder = \"convolution\", which has no heads", VgaeConfig().heads),
+           "leave it out, or set vgae.encoder = \"attention\"");
+    refuse(attends && config_.model.width % vgae.heads != 0, {"vgae.heads", "model.width"},
+           fmt::format("a divisor of model.width = {}, which heads side by side share", config_.model.width),
+           "change one of the two");
   }
 
   void check_types(const char* name, const std::vector<int64_t>& types) {

@@ -19,7 +19,8 @@ double value_of(const Row& row, const char* key) {
 
 std::string_view baseline_of(const Config& config) {
   if (config.task.name == TaskName::mesh_dynamics) return "nothing changes";
-  if (config.task.name == TaskName::steady_field) return "the mean over the nodes of a type";
+  if (config.task.name == TaskName::steady_field)
+    return "the mean over the nodes of a type, of numbers over the meshes";
   if (config.task.name == TaskName::graph_regression) return "the mean over the graphs trained on";
   if (config.task.name == TaskName::link_reconstruction) return "every pair is linked with probability 1/2";
   return "how frequent each class is";

@@ -40,15 +40,7 @@ void warn_of_noise(const Dataset& dataset, const FieldSelection& fields, const N
 void warn_of_scales(const Dataset& dataset, const FieldSelection& fields, const NoiseOptions& noise,
                     std::vector<TaskWarning>& warnings) {
   const auto check = [&](const std::string& what, const std::vector<double>& deviations,
-                         const std::string& fix) {
-    const double largest = deviations.empty() ? 0.0 : *std::max_element(deviations.begin(), deviations.end());
-    if (largest <= 0 || largest > Normalizer::kSmallestDeviation) return;
-    warnings.push_back(
-        {"scale",
-         fmt::format("{} a standard deviation of only {:.2g}; values that vary by less than {:g} count as "
-                     "constant and are not normalised: {}",
-                     what, largest, Normalizer::kSmallestDeviation, fix)});
-  };
+                         const std::string& fix) { warn_of_scale(what, deviations, fix, warnings); };
   check("mesh_pos: distances have", dataset.edge_stats().std, "give positions in a smaller unit");
   const std::string unit = "save the field in a smaller unit";
   for (const FieldSelection::Input& input : fields.inputs)
@@ -82,6 +74,7 @@ std::vector<TaskWarning> MeshTask::validate(const Config& config) const {
   }
   if (fields.over_time) warn_of_noise(dataset, fields, noise_of(config), warnings);
   warn_of_scales(dataset, fields, noise_of(config), warnings);
+  fields.graph_targets.warn(dataset, warnings);
   if (config.train.validate_every == 0 || !fields.over_time) return warnings;
   const std::string& split = config.data.valid_split;
   const NodeTypeSet types(std::span(config.data.predicted_types));

@@ -78,9 +78,11 @@ void roll_out(const TrainedModel& trained, const MeshTask& task, const Trajector
 
 std::string baseline_name(const MeshTask& task) {
   if (task.fields.over_time) return "nothing changes";
+  const std::string& split = task.dataset.statistics_split();
+  if (task.fields.targets.empty()) return fmt::format("the mean of split {} of these data", split);
   return fmt::format("the mean over the nodes of a type{} in split {} of these data",
                      task.fields.graph_targets.empty() ? "" : ", of fields on graphs over the graphs,",
-                     task.dataset.statistics_split());
+                     split);
 }
 
 std::vector<double> centres_of(const FieldInfo& target, const FieldStatistics& stats) {

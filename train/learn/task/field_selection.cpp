@@ -73,14 +73,19 @@ FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, b
       on_graphs.push_back(name);
       continue;
     }
-    targets.add(checked_field(dataset, name, "data.targets", false));
+    const FieldInfo& field = dataset.field(name);
+    if (field.on != FieldOn::node || field.dtype != DType::f32)
+      throw unfit_target("f32 fields on nodes or graphs", field);
+    targets.add(field);
     outputs = targets.width;
     value_columns.resize(static_cast<size_t>(outputs), predicted_quantity(name) == Quantity::value ? 1 : 0);
   }
   graph_targets = TargetFields::on_graphs(dataset, config, on_graphs);
-  if (targets.empty()) {
-    throw config_error("data.targets", "a field on nodes beside those on graphs", graph_targets.names(),
-                       "add one, or set task.name = \"graph_regression\", which predicts graphs alone");
+  if (targets.empty() && over_time) {
+    throw config_error("data.targets", "a field on nodes, the state of a rollout, beside those on graphs",
+                       graph_targets.names(),
+                       "add one, or set task.name = \"steady_field\" or \"graph_regression\", which predict "
+                       "graphs alone");
   }
   const auto input_of = [&](const FieldInfo& field) {
     int64_t column = 0;

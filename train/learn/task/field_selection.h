@@ -33,14 +33,14 @@ struct FieldSelection {
   };
 
   /// Without time, values are predicted. Throws ConfigError when a named field does not exist, is not a float
-  /// field on nodes (targets and inputs: or graphs), no target is on nodes, or a node type of the data is
-  /// outside the one-hot; and what TargetFields::on_graphs throws.
+  /// field on nodes (targets and inputs: or graphs), over time no target is on nodes, or a node type of the
+  /// data is outside the one-hot; and what TargetFields::on_graphs throws.
   FieldSelection(const Dataset& dataset, const DataConfig& config, bool over_time);
 
   DataConfig config;
   bool over_time;
   std::vector<Input> inputs;
-  TargetFields targets;                 ///< on nodes
+  TargetFields targets;                 ///< on nodes; without time perhaps none, beside those on graphs
   TargetFields graph_targets;           ///< on graphs, perhaps none
   std::vector<uint8_t> value_columns;   ///< by column of a state: 1 where its value is predicted
   std::optional<Input> world_position;  ///< the field data.world_position; absent: meshes do not move

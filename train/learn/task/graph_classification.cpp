@@ -19,7 +19,7 @@ GraphClassification::GraphClassification(const Dataset& data, const Config& conf
   }
   label_ = dataset.field(config.data.targets.front());
   if (label_.on != FieldOn::graph || label_.dtype != DType::i32 || label_.components != 1)
-    throw unfit_field("data.targets", "one i32 field of 1 component on graphs, the class of each", label_);
+    throw unfit_target("one i32 field of 1 component on graphs, the class of each", label_);
   ClassCounts counts(fmt::format("{}: {}", dataset.path().string(), label_.name), "graph",
                      config.data.classes);
   for (const SplitInfo& split : dataset.splits()) {

@@ -19,11 +19,22 @@ constexpr int64_t kMostIdentifiers = 1 << 24;
 
 }  // namespace
 
-ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field) {
+ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field,
+                        const std::string& fix) {
   return config_error(key, needed,
                       fmt::format("{} ({} on {}s, {} components)", field.name, name_of(field.dtype),
                                   name_of(field.on), field.components),
-                      "name another; see meshgrad info");
+                      fix);
+}
+
+ConfigError unfit_target(const std::string& needed, const FieldInfo& field) {
+  const bool label = field.dtype == DType::i32 && field.components == 1;
+  if (!label || (field.on != FieldOn::node && field.on != FieldOn::graph))
+    return unfit_field("data.targets", needed, field);
+  return unfit_field("data.targets", needed, field,
+                     fmt::format("name another, or learn this class alone: task.name = "
+                                 "\"{}_classification\", data.targets = [{}]",
+                                 name_of(field.on), toml_quoted(field.name)));
 }
 
 void refuse_noise(const Config& config) {

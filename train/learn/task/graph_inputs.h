@@ -64,7 +64,10 @@ class GraphInputs {
 void write_convolution_weights(const EdgeSet& edges);
 
 /// The error of a field that does not fit a key.
-ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field);
+ConfigError unfit_field(const char* key, const std::string& needed, const FieldInfo& field,
+                        const std::string& fix = "name another; see meshgrad info");
+/// The same of data.targets: a class label is learned alone, by a task that the fix names.
+ConfigError unfit_target(const std::string& needed, const FieldInfo& field);
 /// The values of a tensor on the host.
 std::vector<double> values_of(const Tensor& tensor);
 /// Refuses training noise, which has no meaning without a mesh.

@@ -13,7 +13,11 @@ class GraphRegression : public GraphTask {
 
   // What train/learn/task/task.h asks of every task.
   TaskDescription describe() const;
-  std::vector<TaskWarning> validate(const Config&) const { return data_warnings(); }
+  std::vector<TaskWarning> validate(const Config&) const {
+    std::vector<TaskWarning> found = data_warnings();
+    targets_.warn(dataset, found);
+    return found;
+  }
   /// The model's inputs, "target" [graphs, outputs] in the accumulator of `dtype`, and "mask" u8 [graphs].
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,

@@ -83,7 +83,8 @@ LinkReconstruction::LinkReconstruction(const Dataset& data, const Config& config
   }
   inputs_.leave_edges_out();
   sizes = inputs_.sizes();
-  sizes.graph_starts = sizes.edge_weights = true;
+  sizes.graph_starts = true;
+  sizes.edge_weights = vgae_.encoder == VgaeEncoder::convolution;
   sizes.outputs = vgae_.latent;
   int64_t nodes = 0;
   for (const SplitInfo& split : dataset.splits())
@@ -236,7 +237,7 @@ void LinkReconstruction::write(const Batch& batch, std::string_view split, const
     graphs.push_back({view, sample.frame, &edges.back()->view()});
   }
   inputs_.write(batch, graphs, normalizers, learn, scratch);
-  write_convolution_weights(batch.graph.edges(kMeshEdges));
+  if (sizes.edge_weights) write_convolution_weights(batch.graph.edges(kMeshEdges));
   write_pairs(batch, split, samples, links, noise.seed);
   if (vgae_.feature_weight > 0.0) write_features(batch, graphs);
   dataset.check_unchanged();

@@ -438,7 +438,8 @@ void MeshTask::check_something_to_predict(const std::string& split, std::optiona
   int64_t nodes = 0, frames = 0;
   for (int64_t i = first; i < end; ++i) {
     const TrajectoryView view = dataset.trajectory(split, i);
-    const int64_t predicted = fields.predicted_nodes(view.mesh());
+    const int64_t predicted =
+        fields.targets.empty() ? view.mesh().nodes : fields.predicted_nodes(view.mesh());
     nodes += predicted;
     if (predicted > 0) frames += one.sample_frames(view.frames()).size();
   }

@@ -43,8 +43,9 @@ class MeshTask {
   TaskDescription describe() const;
   /// Under "train.noise", targets over time whose change has a standard deviation that the noise is not
   /// within 0.01 to 1 times of. Under "scale", what varies, but by less than a Normalizer takes for a
-  /// constant: it would reach the model almost as zeros. Under "data.valid_split", a split that changes too
-  /// little to tell models apart (quiet_split).
+  /// constant: it would reach the model almost as zeros. Under "data.targets", targets on graphs that are
+  /// constant in the training split. Under "data.valid_split", a split that changes too little to tell models
+  /// apart (quiet_split).
   std::vector<TaskWarning> validate(const Config& config) const;
   std::string describe_sampling(std::string_view split, double visits) const {
     return loss.describe_sampling(*this, split, visits);
@@ -53,7 +54,8 @@ class MeshTask {
   /// - 1 nodes or edges and more.
   BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
   void add_device_inputs(BatchLayout& layout) const { world.add_to(layout); }
-  /// Predicted nodes of these samples over all predictions, each with its weight.
+  /// Predicted nodes of these samples over all predictions, each with its weight; without targets on nodes
+  /// the samples.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return static_cast<double>(predictions) * loss.weight(*this, split, samples);
   }
@@ -86,7 +88,7 @@ class MeshTask {
   /// TrainingLoss adds. With targets on graphs also "graph_target" [graphs, graph_outputs], "graph_mask" u8
   /// [graphs], and the weights "graph_rows" [graphs] and "graph_columns" [graph_outputs].
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
-  /// Writes these of targets on graphs. A graph weighs as much as its predicted nodes together.
+  /// Writes these of targets on graphs. A graph weighs as much as its predicted nodes together, or alone 1.
   void write_graph_targets(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
                            Normalizers& normalizers, bool learn) const;
   /// Their rows in units, [graphs, graph_outputs], of what the `frame`-th prediction of each sample leads to.
@@ -122,8 +124,8 @@ class MeshTask {
   /// normalised prediction [nodes, outputs] on the host; other nodes stay.
   void advance(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
                SampleScratch& scratch, FieldState& state) const;
-  /// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
-  /// data.predicted_types, or too few frames. Errors over nothing would be NaN.
+  /// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: with targets on nodes
+  /// no node of data.predicted_types, or too few frames. Errors over nothing would be NaN.
   void check_something_to_predict(const std::string& split, std::optional<int64_t> trajectory = {}) const;
 };
 

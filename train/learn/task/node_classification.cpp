@@ -61,7 +61,7 @@ NodeClassification::NodeClassification(const Dataset& data, const Config& config
   }
   label_ = dataset.field(config.data.targets.front());
   if (label_.on != FieldOn::node || label_.dtype != DType::i32 || label_.components != 1)
-    throw unfit_field("data.targets", "one i32 field of 1 component on nodes, the class of each", label_);
+    throw unfit_target("one i32 field of 1 component on nodes, the class of each", label_);
   node_split_ = node_split_named(dataset, config.data.node_split);
   const std::span<const int32_t> splits = graph().node_split(node_split_);
   const std::span<const int32_t> classes = labels();

@@ -4,6 +4,7 @@
 #include <meshgrad/train/learn/task/target_fields.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +37,7 @@ TargetFields TargetFields::on_graphs(const Dataset& dataset, const DataConfig& c
   for (const std::string& name : names) {
     const FieldInfo& field = dataset.field(name);
     if (field.on != FieldOn::graph || field.dtype != DType::f32)
-      throw unfit_field("data.targets", "f32 fields on graphs", field);
+      throw unfit_target("f32 fields on graphs", field);
     if (std::ranges::find(config.inputs, name) != config.inputs.end())
       throw config_error("data.inputs", "fields that are not targets", name, "remove it from data.inputs");
     if (!dataset.node_type_counts().empty()) {
@@ -75,7 +76,41 @@ void TargetFields::read(const TrajectoryView& trajectory, int64_t t, std::span<f
 std::vector<float> TargetFields::row(const TrajectoryView& trajectory, int64_t t) const {
   std::vector<float> values(static_cast<size_t>(width));
   read(trajectory, t, values);
+  size_t column = 0;
+  for (const FieldInfo& field : fields) {
+    for (int c = 0; c < field.components; ++c, ++column) {
+      if (std::isfinite(values[column])) continue;
+      throw data_error(fmt::format("{}: {}", trajectory.name(), field.name),
+                       "finite numbers, with which predictions are compared",
+                       fmt::format("{} in frame {}", values[column], t),
+                       "leave this graph out, and convert the data again");
+    }
+  }
   return values;
+}
+
+void warn_of_scale(const std::string& what, std::span<const double> deviations, const std::string& fix,
+                   std::vector<TaskWarning>& found) {
+  const double largest = deviations.empty() ? 0.0 : std::ranges::max(deviations);
+  if (largest <= 0 || largest > Normalizer::kSmallestDeviation) return;
+  found.push_back(
+      {"scale", fmt::format("{} a standard deviation of only {:.2g}; values that vary by less than {:g} "
+                            "count as constant and are not normalised: {}",
+                            what, largest, Normalizer::kSmallestDeviation, fix)});
+}
+
+void TargetFields::warn(const Dataset& dataset, std::vector<TaskWarning>& found) const {
+  for (const FieldInfo& field : fields) {
+    const FieldStatistics stats = dataset.field_stats(field.name);
+    warn_of_scale(field.name + " has", stats.std, "save the field in a smaller unit", found);
+    if (stats.count < 1 || std::ranges::any_of(stats.std, [](double deviation) { return deviation > 0; }))
+      continue;
+    std::vector<double> values = stats.mean;
+    for (size_t c = 0; c < values.size(); ++c) values[c] += field.offset_of(c);
+    found.push_back(
+        {"data.targets", fmt::format("{} is {:g} in all of split {}: nothing can be learned of it",
+                                     field.name, fmt::join(values, ", "), dataset.statistics_split())});
+  }
 }
 
 Normalizer TargetFields::statistics(const Dataset& dataset) const {

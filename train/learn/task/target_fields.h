@@ -18,6 +18,11 @@ namespace meshgrad {
 
 class FieldErrors;  // evaluation.h
 
+/// Adds a warning under "scale" where values vary, but all columns by less than a Normalizer takes for a
+/// constant. `what` begins the sentence: "drag has".
+void warn_of_scale(const std::string& what, std::span<const double> deviations, const std::string& fix,
+                   std::vector<TaskWarning>& found);
+
 struct TargetFields {
   std::vector<FieldInfo> fields;
   int64_t width = 0;  ///< columns of all
@@ -37,7 +42,11 @@ struct TargetFields {
   void read(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const;
 
   // Of fields on graphs, one row a graph.
+  /// Throws DataError for values that are not finite.
   std::vector<float> row(const TrajectoryView& trajectory, int64_t t) const;
+  /// Adds a warning for each field that is the same in all of the training split, or varies by less than a
+  /// Normalizer takes for a constant.
+  void warn(const Dataset& dataset, std::vector<TaskWarning>& found) const;
   /// Over the training split.
   Normalizer statistics(const Dataset& dataset) const;
   std::vector<float> means(const Dataset& dataset) const;

@@ -24,8 +24,22 @@ Task make_any_task(const Config& config, const Dataset& dataset) {
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
 }
 
+/// Keys that count nodes keep their defaults where none is predicted.
+void check_graphs_alone(const Config& config) {
+  constexpr const char* kAlone = " where all targets are on graphs";
+  for (const char* name : {"loss.sample", "loss.type_weights"}) {
+    const std::string given = toml_literal(*find_key(name), config),
+                      unset = toml_literal(*find_key(name), Config{});
+    if (given != unset) throw config_error(name, unset + kAlone, given, "leave it out");
+  }
+  if (config.loss.name == LossName::relative_l2)
+    throw config_error("loss.name", std::string("\"mse\", \"huber\" or \"l1\"") + kAlone, "\"relative_l2\"",
+                       "set another, or name a field on nodes in data.targets");
+}
+
 /// Of tasks on meshes: keys that are for targets on graphs, and what cannot predict them.
-void check_graph_targets(const Config& config, const TargetFields& targets) {
+void check_graph_targets(const Config& config, const FieldSelection& fields) {
+  const TargetFields& targets = fields.graph_targets;
   const GraphPool pool = config.model.pool;
   if (targets.empty()) {
     if (pool != ModelConfig().pool)
@@ -34,21 +48,21 @@ void check_graph_targets(const Config& config, const TargetFields& targets) {
     return;
   }
   if (config.model.name != ModelName::mesh_graph_net)
-    throw config_error("model.name",
-                       "\"mesh_graph_net\" for targets on graphs beside fields on nodes: " + targets.names(),
+    throw config_error("model.name", "\"mesh_graph_net\" for targets on graphs of a mesh: " + targets.names(),
                        toml_quoted(name_of(config.model.name)),
                        "set it, or task.name = \"graph_regression\", which predicts graphs alone");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn > 1)
     throw config_error("ranks.partition, ranks.parts_in_turn",
                        "whole meshes for targets on graphs: " + targets.names(), "meshes that are cut",
                        "leave them out, or remove these targets");
+  if (fields.targets.empty()) check_graphs_alone(config);
 }
 
 }  // namespace
 
 Task make_task(const Config& config, const Dataset& dataset) {
   Task task = make_any_task(config, dataset);
-  if (const MeshTask* mesh = task.find_mesh()) check_graph_targets(config, mesh->fields.graph_targets);
+  if (const MeshTask* mesh = task.find_mesh()) check_graph_targets(config, mesh->fields);
   best_metric_of(config, task.metrics());
   return task;
 }

@@ -130,6 +130,7 @@ void TrainingLoss::write_rows(const Batch& batch, const MeshTask& task, std::str
 
 double TrainingLoss::weight(const MeshTask& task, std::string_view split,
                             const std::vector<Sample>& samples) const {
+  if (task.fields.targets.empty()) return static_cast<double>(samples.size());
   if (config_.type_weights.empty())
     return config_.type_weight * static_cast<double>(task.predicted_nodes(split, samples));
   double weight = 0.0;

@@ -37,7 +37,7 @@ class TrainingLoss {
   /// Writes them; the batch's "target" is normalised, `seed` that of the run.
   void write(const Batch& batch, const MeshTask& task, std::string_view split,
              const std::vector<Sample>& samples, uint64_t seed) const;
-  /// Sum of the type weights of these samples' predicted nodes.
+  /// Sum of the type weights of these samples' predicted nodes; without targets on nodes their number.
   double weight(const MeshTask& task, std::string_view split, const std::vector<Sample>& samples) const;
   double type_weight(int64_t type) const;
   /// By column of the targets.

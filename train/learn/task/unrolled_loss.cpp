@@ -164,7 +164,9 @@ LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, cons
   if (frames.count == 1) {
     const Values values = forward(model, tape, batch.graph, recomputation.stages);
     const Tensor& mask = batch.tensor("mask");
-    LossTerms loss{field_loss(tape, values.front(), batch, frames.form, frames.teacher), {}};
+    LossTerms loss;
+    if (batch.tensor("target").width() > 0)
+      loss.sum = field_loss(tape, values.front(), batch, frames.form, frames.teacher);
     if (frames.graphs)
       add_graphs(tape, frames.graphs, graph_error(tape, values, batch.tensor("graph_target"), batch), batch,
                  loss);

@@ -50,9 +50,9 @@ UnrolledFrame unrolled_frame(const Batch& batch, int64_t frame);
 
 /// Sum over frames of the squared errors of predicted nodes, in standard deviations of the target, or what
 /// `form` makes of them, of graphs likewise, and of the penalties; for one frame the masked loss of the
-/// prediction. `errors`, where it is given, gets each frame's errors, [nodes, outputs]: then there must be
-/// several frames, and no recomputed sequences. Model, batch and `recomputation` must outlive the tape's
-/// entries.
+/// prediction, where nodes have a target of any columns. `errors`, where it is given, gets each frame's
+/// errors, [nodes, outputs]: then there must be several frames, and no recomputed sequences. Model, batch and
+/// `recomputation` must outlive the tape's entries.
 LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
                         const Recomputation& recomputation, std::vector<Tensor>* errors = nullptr);
 

@@ -187,6 +187,10 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
       summary.findings.push_back({Severity::warning, "scale", warning.text,
                                   "such values reach the model as zeros",
                                   "convert the data in a smaller unit"});
+    else if (warning.key == "data.targets")
+      summary.findings.push_back({Severity::warning, "data.targets", warning.text,
+                                  "as a target it says nothing of the model",
+                                  "leave it out of data.targets"});
     else if (warning.key != "data.path")
       summary.findings.push_back({Severity::note, std::string(warning.key), warning.text,
                                   "the run takes longer for it", fmt::format("change {}", warning.key)});

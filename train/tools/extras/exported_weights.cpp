@@ -330,7 +330,7 @@ ImportReport import_exported(Runtime& runtime, const fs::path& path, const std::
           .blocks = config.model.blocks,
           .hidden_layers = config.model.hidden_layers,
           .parameters = model.parameters.count(),
-          .normalizers_read = true};
+          .normalizers = "file"};
 }
 
 }  // namespace meshgrad

@@ -25,8 +25,9 @@ std::string_view fix_of(WeightSource source) {
       return "check --from: deepmind's names are those of the TensorFlow variables in a checkpoint of "
              "deepmind-research/meshgraphnets, which tf.train.load_checkpoint lists";
     case WeightSource::pyg:
-      return "check --from: pyg's names are those of the state_dict of Stanford CS224W's MeshGraphNet or of "
-             "torch_geometric.nn.GAT, which scripts/pt-to-safetensors writes";
+      return "check --from: pyg's names are those of the state_dict of Stanford CS224W's MeshGraphNet, of "
+             "torch_geometric.nn.GAT, or of torch_geometric.nn.VGAE with GCNConv, which "
+             "scripts/pt-to-safetensors writes";
   }
   return "";
 }
@@ -378,11 +379,57 @@ ForeignModel read_gat(ForeignFile& file) {
   return model;
 }
 
+/// The columns of the means, then those of the logarithms.
+ForeignParameter read_moments(ForeignFile& file, const std::string& scope, const std::string& name) {
+  ForeignParameter both = file.take(scope + "conv_mu." + name);
+  const ForeignParameter logarithms = file.take(scope + "conv_logstd." + name);
+  if (both.shape.empty() || both.shape != logarithms.shape) {
+    throw data_error(file.name() + ": " + logarithms.name,
+                     fmt::format("the shape of {}, [{}]", both.name, fmt::join(both.shape, ", ")),
+                     fmt::format("[{}]", fmt::join(logarithms.shape, ", ")), file.fix());
+  }
+  both.values.insert(both.values.end(), logarithms.values.begin(), logarithms.values.end());
+  both.shape[0] *= 2;
+  return both;
+}
+
+/// torch_geometric.nn.VGAE of an encoder of GCNConv, or that encoder alone.
+ForeignModel read_vgae(ForeignFile& file, const std::string& scope) {
+  ForeignModel model;
+  VgaeOptions& options = model.vgae.emplace();
+  for (options.blocks = 0; file.contains_under(fmt::format("{}conv{}.", scope, options.blocks + 1));
+       ++options.blocks) {
+    const std::string theirs = fmt::format("{}conv{}.", scope, options.blocks + 1);
+    const std::string ours = fmt::format("encoder.{}.", options.blocks);
+    model.parameters[ours + "weight"] = file.take(theirs + "lin.weight");
+    model.parameters[ours + "bias"] = file.take(theirs + "bias");
+  }
+  check_range(file, "blocks", options.blocks, 1024);
+  model.parameters["latent.weight"] = read_moments(file, scope, "lin.weight");
+  model.parameters["latent.bias"] = read_moments(file, scope, "bias");
+  options.width = rows_of(model, "encoder.0.weight");
+  check_range(file, "width", options.width, 16384);
+  model.sizes = {.node_inputs = columns_of(model, "encoder.0.weight"),
+                 .edge_inputs = {0},
+                 .edge_set_names = {std::string(kMeshEdges)},
+                 .outputs = rows_of(model, "latent.weight") / 2,
+                 .graph_starts = true,
+                 .edge_weights = true};
+  for (const int64_t size : {model.sizes.node_inputs, model.sizes.outputs})
+    check_range(file, "inputs and latent values", size, 1 << 20);
+  model.normalizers = read_normalizers(file);
+  file.check_all_used();
+  return model;
+}
+
 }  // namespace
 
 ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source) {
   ForeignFile file(view, source);
   if (source == WeightSource::pyg && file.contains_under("convs.")) return read_gat(file);
+  for (const char* scope : {"encoder.", ""})
+    if (source == WeightSource::pyg && file.contains_under(std::string(scope) + "conv_mu."))
+      return read_vgae(file, scope);
   ForeignModel model;
   MeshGraphNetOptions& options = model.options;
   options.concat_order = source == WeightSource::physicsnemo ? ConcatOrder::edge_sender_receiver

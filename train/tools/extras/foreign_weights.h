@@ -4,6 +4,7 @@
 #include <meshgrad/nn/gat.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/normalizer.h>
+#include <meshgrad/nn/vgae.h>
 #include <meshgrad/train/data/safetensors.h>
 #include <meshgrad/train/tools/extras/import_weights.h>
 
@@ -22,8 +23,9 @@ struct ForeignParameter {
 };
 
 struct ForeignModel {
-  MeshGraphNetOptions options;    ///< those that the file shows, and the source's conventions
-  std::optional<GatOptions> gat;  ///< of a graph attention network, instead; what the file shows
+  MeshGraphNetOptions options;      ///< those that the file shows, and the source's conventions
+  std::optional<GatOptions> gat;    ///< of a graph attention network, instead; what the file shows
+  std::optional<VgaeOptions> vgae;  ///< of a variational graph autoencoder, likewise
   ModelSizes sizes;
   std::map<std::string, ForeignParameter> parameters;  ///< by our names
   std::optional<Normalizers> normalizers;
@@ -32,8 +34,8 @@ struct ForeignModel {
 /// Throws DataError for missing tensors, and for those that no name of the source explains.
 ForeignModel read_foreign_model(const SafetensorsView& view, WeightSource source);
 
-/// Changes the encoder of edges, and their normaliser, for relative positions of the opposite sign: pyg's are
-/// receiver minus sender, ours sender minus receiver.
+/// Changes a MeshGraphNet's encoder of edges, and their normaliser, for relative positions of the opposite
+/// sign: pyg's are receiver minus sender, ours sender minus receiver.
 void reverse_relative_positions(ForeignModel& model);
 
 /// Sets all parameters of an allocated model; `file` stands for the file in errors.

@@ -34,11 +34,14 @@ WeightSource source_named(const std::string& name) {
 std::string to_text(const ImportReport& report, const ImportCommand& command) {
   const std::string mlps =
       report.hidden_layers > 0 ? counted(report.hidden_layers, "hidden layer") + " each MLP, " : "";
+  const char* normalizers = report.normalizers == "file"   ? "of the file"
+                            : report.normalizers == "none" ? "none, as normalize.mode says"
+                                                           : "from the data set: the file has none";
   return fmt::format(
       "read        {}: width {}, {}, {}{} parameters\nnormalisers {}\n"
       "checkpoint  {}\n",
-      command.file, report.width, counted(report.blocks, "block"), mlps, report.parameters,
-      report.normalizers_read ? "of the file" : "from the data set: the file has none", command.output);
+      command.file, report.width, counted(report.blocks, "block"), mlps, report.parameters, normalizers,
+      command.output);
 }
 
 std::string to_text(const ImportCheck& check) {
@@ -125,7 +128,7 @@ int run(const ImportCommand& command, const GlobalOptions&) {
     const ImportReport report = import_weights(runtime, config, {command.file, source, command.output});
     json["checkpoint"] = command.output;
     json["parameters"] = report.parameters;
-    json["normalizers"] = report.normalizers_read ? "file" : "data";
+    json["normalizers"] = report.normalizers;
     text += to_text(report, command);
   }
   if (command.json) {

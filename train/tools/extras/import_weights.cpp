@@ -7,6 +7,7 @@
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
+#include <meshgrad/train/learn/task/graph_inputs.h>
 #include <meshgrad/train/learn/task/task.h>
 #include <meshgrad/train/tools/extras/foreign_weights.h>
 #include <meshgrad/train/tools/extras/import_weights.h>
@@ -22,6 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+ModelName name_of_model(const ForeignModel& foreign) {
+  if (foreign.gat) return ModelName::gat;
+  return foreign.vgae ? ModelName::vgae : ModelName::mesh_graph_net;
+}
+
 /// The file's widths against those of the data: the likeliest mistake, and no shape of a parameter says it as
 /// clearly.
 void check_sizes(const ForeignModel& foreign, const ModelSizes& data, const fs::path& file) {
@@ -34,7 +40,7 @@ void check_sizes(const ForeignModel& foreign, const ModelSizes& data, const fs::
         "set data.inputs and data.node_types to what the weights were trained with");
   check("edge sets", 1, static_cast<int64_t>(data.edge_inputs.size()),
         "set data.world_radius = 0: these files have no world edges");
-  if (!foreign.gat) {
+  if (name_of_model(foreign) == ModelName::mesh_graph_net) {
     check("edge inputs", foreign.sizes.edge_inputs.front(), data.edge_inputs.front(),
           "use data of the dimension that the weights were trained with");
   }
@@ -67,6 +73,17 @@ ModelConfig model_config(const ModelConfig& asked, const ForeignModel& foreign) 
     config.gat.output_heads = foreign.gat->output_heads;
     return config;
   }
+  if (foreign.vgae) {
+    if (asked.vgae.feature_weight > 0.0) {
+      throw config_error("vgae.feature_weight", "0, as the file has no weights that decode inputs",
+                         fmt::format("{}", asked.vgae.feature_weight), "leave it out");
+    }
+    config.blocks = foreign.vgae->blocks;
+    config.width = foreign.vgae->width;
+    config.vgae.latent = foreign.sizes.outputs;
+    config.vgae.encoder = VgaeEncoder::convolution;
+    return config;
+  }
   config.width = foreign.options.width;
   config.blocks = foreign.options.blocks;
   config.hidden_layers = foreign.options.hidden_layers;
@@ -91,16 +108,32 @@ std::vector<int32_t> read_nodes(const SafetensorsView& view, const std::string& 
   return {values.begin(), values.end()};
 }
 
+/// An edge from each node to itself where there is none, as a graph convolution has them.
+void add_self_edges(int64_t nodes, std::vector<int32_t>& senders, std::vector<int32_t>& receivers) {
+  std::vector<uint8_t> has(static_cast<size_t>(nodes), 0);
+  for (size_t e = 0; e < std::min(senders.size(), receivers.size()); ++e)
+    if (senders[e] == receivers[e] && senders[e] >= 0 && senders[e] < nodes)
+      has[static_cast<size_t>(senders[e])] = 1;
+  for (int32_t node = 0; node < nodes; ++node) {
+    if (has[static_cast<size_t>(node)] != 0) continue;
+    senders.push_back(node);
+    receivers.push_back(node);
+  }
+}
+
 /// The graph of the reference values. Edges are sorted by receiver, and their features with them.
 GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const ModelSizes& sizes) {
   GraphBatch batch;
   batch.node_features = read_tensor(runtime, view, "in.node_features", sizes.node_inputs);
   batch.nodes = batch.node_features.rows();
   std::vector<int32_t> order;
-  EdgeSet edges{std::string(kMeshEdges),
-                build_graph(runtime, batch.nodes, read_nodes(view, "in.senders"),
-                            read_nodes(view, "in.receivers"), &order),
-                {}};
+  std::vector<int32_t> senders = read_nodes(view, "in.senders"), receivers = read_nodes(view, "in.receivers");
+  if (sizes.edge_weights) add_self_edges(batch.nodes, senders, receivers);
+  EdgeSet edges{std::string(kMeshEdges), build_graph(runtime, batch.nodes, senders, receivers, &order), {}};
+  if (sizes.edge_weights) {
+    edges.weights = Tensor::empty(runtime, {edges.graph.edges}, DType::f32, Tag::data);
+    write_convolution_weights(edges);
+  }
   const int64_t columns = sizes.edge_inputs.front();
   if (columns == 0) {
     edges.features = Tensor::empty(runtime, {edges.graph.edges, 0}, DType::f64, Tag::data);
@@ -126,13 +159,14 @@ GraphBatch read_graph(Runtime& runtime, const SafetensorsView& view, const Model
 ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportOptions& options) {
   const SafetensorsFile file(options.file);
   ForeignModel foreign = read_foreign_model(file.view(), options.source);
-  const ModelName name = foreign.gat ? ModelName::gat : ModelName::mesh_graph_net;
+  const ModelName name = name_of_model(foreign);
   if (asked.model.name != name) {
     throw config_error("model.name", toml_quoted(name_of(name)) + ", whose weights the file has",
                        toml_quoted(name_of(asked.model.name)),
                        "set model.name = " + toml_quoted(name_of(name)));
   }
-  if (options.source == WeightSource::pyg && !foreign.gat) reverse_relative_positions(foreign);
+  if (options.source == WeightSource::pyg && name == ModelName::mesh_graph_net)
+    reverse_relative_positions(foreign);
   Config config = asked;
   config.model = model_config(asked.model, foreign);
   if (config.train.batch == kAutoBatch) config.train.batch = 1;
@@ -141,8 +175,10 @@ ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportO
   const Model model = make_model(runtime, config, task.sizes());
   set_parameters(foreign, options.file.string(), model.parameters, runtime.stream());
   if (foreign.normalizers) check_normalizers(*foreign.normalizers, task.sizes(), options.file);
-  const Normalizers normalizers =
-      foreign.normalizers ? *foreign.normalizers : task.dataset_normalizers(noise_of(config));
+  const bool raw = config.normalize.mode == NormalizeMode::none;
+  const Normalizers normalizers = foreign.normalizers ? *foreign.normalizers
+                                  : raw               ? task.online_normalizers()
+                                                      : task.dataset_normalizers(noise_of(config));
   const Optimizer optimizer(runtime, model.parameters, config.optimizer, config.train.clip_norm, {});
   std::error_code ignored;  // save_checkpoint names what cannot be written
   if (options.output.has_parent_path()) fs::create_directories(options.output.parent_path(), ignored);
@@ -151,9 +187,11 @@ ImportReport import_weights(Runtime& runtime, const Config& asked, const ImportO
                   normalizers, {}, &extra);
   return {.width = config.model.width,
           .blocks = config.model.blocks,
-          .hidden_layers = foreign.gat ? 0 : config.model.hidden_layers,
+          .hidden_layers = name == ModelName::mesh_graph_net ? config.model.hidden_layers : 0,
           .parameters = model.parameters.count(),
-          .normalizers_read = foreign.normalizers.has_value()};
+          .normalizers = foreign.normalizers ? "file"
+                         : raw               ? "none"
+                                             : "data"};
 }
 
 ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource source,
@@ -163,8 +201,10 @@ ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource s
   ForeignModel foreign = read_foreign_model(view, source);
   foreign.options.activation = activation;
   if (foreign.gat) foreign.gat->activation = activation;
-  Model model = foreign.gat ? make_gat(*foreign.gat, foreign.sizes)
-                            : make_mesh_graph_net(foreign.options, foreign.sizes);
+  if (foreign.vgae) foreign.vgae->activation = activation;
+  Model model = foreign.gat    ? make_gat(*foreign.gat, foreign.sizes)
+                : foreign.vgae ? make_vgae(*foreign.vgae, foreign.sizes)
+                               : make_mesh_graph_net(foreign.options, foreign.sizes);
   model.parameters.allocate(runtime, DType::f64, 0);
   set_parameters(foreign, path.string(), model.parameters, runtime.stream());
   const GraphBatch batch = read_graph(runtime, view, foreign.sizes);
@@ -176,9 +216,12 @@ ImportCheck check_weights(Runtime& runtime, const fs::path& path, WeightSource s
     throw data_error(path.string() + ": out.prediction", fmt::format("{} values", ours.elements()),
                      fmt::format("{}", theirs.size()), "write what the model returned");
   }
+  const bool exact = expected.dtype == SafetensorsDtype::f64;
   ImportCheck check{.nodes = batch.nodes,
                     .edges = batch.edges(kMeshEdges).graph.edges,
-                    .tolerance = expected.dtype == SafetensorsDtype::f64 ? 1e-9 : 1e-4};
+                    .tolerance = !exact         ? 1e-4
+                                 : foreign.vgae ? 1e-6
+                                                : 1e-9};
   double largest = 0.0;
   for (size_t i = 0; i < theirs.size(); ++i) {
     const double difference = std::abs(ours.data<double>()[i] - theirs[i]);

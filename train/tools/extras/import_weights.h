@@ -19,6 +19,8 @@
 //                Or torch_geometric.nn.GAT, a graph attention network:
 //                convs.K.{lin.weight,att_src,att_dst,bias} of GATConv, convs.K.{lin_l,lin_r}.{weight,bias},
 //                .att and .bias of GATv2Conv
+//                Or torch_geometric.nn.VGAE with an encoder of GCNConv, a variational graph autoencoder:
+//                encoder.{conv1,conv2,...,conv_mu,conv_logstd}.{lin.weight,bias}, also without "encoder."
 // Prefixes in front of all names (module., model., state., Model/) are ignored, as are tensors in., out.,
 // grad. of a file with reference values.
 //
@@ -48,7 +50,8 @@ struct ImportOptions {
 struct ImportReport {
   int64_t width = 0, blocks = 0, hidden_layers = 0;  ///< 0 hidden layers: no MLPs
   int64_t parameters = 0;                            ///< scalars
-  bool normalizers_read = false;                     ///< false: of the data set's statistics
+  /// Where they are from: "file", "data", or with normalize.mode = "none" nowhere, "none".
+  std::string_view normalizers = "data";
 };
 
 /// Writes a checkpoint of step 0 for `config`, whose data set gives fields and normalisers; width, blocks,
@@ -59,7 +62,8 @@ ImportReport import_weights(Runtime& runtime, const Config& config, const Import
 struct ImportCheck {
   int64_t nodes = 0, edges = 0;
   double difference = 0;  ///< largest of the prediction, over the largest value in the file
-  double tolerance = 0;   ///< 1e-9 for a prediction in f64, otherwise 1e-4
+  /// 1e-9 for a prediction in f64, of graph convolutions 1e-6, as their coefficients are in f32; else 1e-4.
+  double tolerance = 0;
   bool passed() const { return difference <= tolerance; }
 };
 

@@ -44,10 +44,11 @@ std::string to_json(const PredictionFiles& files, const std::string& directory) 
 }
 
 std::string to_text(const PredictionFiles& files, const std::string& directory) {
-  std::string text = fmt::format("{} in {}  (open in ParaView)\n",
-                                 counted(static_cast<int64_t>(files.meshes.size()), "VTU file"), directory) +
-                     errors_header("field") + errors_lines(files.fields) +
-                     baseline_notes(files.baseline, files.fields);
+  std::string text;
+  if (!files.meshes.empty())
+    text = fmt::format("{} in {}  (open in ParaView)\n", counted(std::ssize(files.meshes), "VTU file"),
+                       directory);
+  text += errors_header("field") + errors_lines(files.fields) + baseline_notes(files.baseline, files.fields);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   if (!files.graphs.empty()) text += fmt::format("graphs    {}\n", files.graphs.string());
   return text;

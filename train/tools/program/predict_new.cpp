@@ -88,7 +88,10 @@ std::string to_text(const NewDataFiles& written, bool over_time) {
     text += fmt::format("{:{}}  {}{}\n", file.source, width, file.file.string(),
                         over_time ? "  (" + counted(file.frames, "step") + ")" : std::string());
   }
-  text += "ParaView opens VTU and PVD; nothing is compared with a solution\n";
+  const bool fields = std::ranges::any_of(written.files, [](const NewDataFile& file) {
+    return file.file.extension() == ".vtu" || file.file.extension() == ".pvd";
+  });
+  text += std::string(fields ? "ParaView opens VTU and PVD; " : "") + "nothing is compared with a solution\n";
   for (const std::string& note : written.notes) text += note_lines(note);
   return text;
 }
@@ -122,6 +125,17 @@ void add_new_data(CLI::App& command, std::vector<std::string>& inputs, NewDataOu
 
 namespace {
 
+/// Of a model that predicts numbers of meshes alone: predictions.csv has them.
+PredictionOutputs without_fields(const PredictionOutputs& asked) {
+  const std::string option = asked.npz               ? "--format npz"
+                             : !asked.probes.empty() ? "--probe"
+                             : asked.integrals       ? "--integrals"
+                                                     : "";
+  if (option.empty()) return {.vtu = false};
+  throw config_error(option, "a model with targets on nodes", "targets on graphs alone",
+                     "leave it out: predictions.csv and predictions.npz have them");
+}
+
 int run_new(const NewDataCommand& command, const GlobalOptions& globals) {
   const fs::path checkpoint = find_checkpoint(command.run, command.checkpoint);
   const Config config = checkpoint_config(checkpoint);
@@ -143,6 +157,7 @@ int run_new(const NewDataCommand& command, const GlobalOptions& globals) {
   Ranks alone;
   Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, alone);
   MeshPredictor predictor(runtime, checkpoint);
+  if (predictor.targets().empty()) outputs = without_fields(outputs);
   const fs::path directory =
       !command.directory.empty()
           ? fs::path(command.directory)

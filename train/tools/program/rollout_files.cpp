@@ -226,6 +226,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
       errors.nodes.add(ours, truth, mask, mean);
       errors.add_graph(graphs, selection.graph_targets.row(trajectory, t), graph_means);
       selection.graph_targets.add_row(table, {i, t, 0}, std::vector<double>(graphs.begin(), graphs.end()));
+      if (selection.targets.empty()) continue;  // the table has all
       const std::vector<FieldFrame> fields = split_fields(selection, ours, truth);
       const std::string number =
           trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}_", i, t) : fmt::format("mesh_{:05}_", i);

@@ -56,8 +56,9 @@ struct PredictionFiles {
 };
 
 /// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,
-/// NAME_error, and node_type), and pictures of the first four. Throws ConfigError for a run of another task.
-/// Files of an earlier call are treated as write_rollout treats them. Without `writes` the result is empty.
+/// NAME_error, and node_type), and pictures of the first four, unless all targets are on graphs. Throws
+/// ConfigError for a run of another task. Files of an earlier call are treated as write_rollout treats them.
+/// Without `writes` the result is empty.
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options);
 
 }  // namespace meshgrad
