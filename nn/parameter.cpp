@@ -43,12 +43,17 @@ Tensor ParameterSet::empty_arena(Runtime& runtime, DType dtype, std::string_view
   return Tensor::over(std::move(memory), 0, {arena_}, dtype);
 }
 
-void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
+void ParameterSet::allocate_values(Runtime& runtime, DType dtype) {
   const DType master = accumulator_of(dtype);
   values_ = empty_arena(runtime, master, "parameters");
-  allocate_gradients(runtime);
   if (dtype != master) storage_ = empty_arena(runtime, dtype, "rounded parameters");
+}
+
+void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
+  allocate_values(runtime, dtype);
+  allocate_gradients(runtime);
   if (runtime.dry()) return;
+  const DType master = values_.dtype();
   const Tensor host = host_tensor(values_.shape(), master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];

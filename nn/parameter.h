@@ -46,6 +46,9 @@ class ParameterSet {
   /// Makes the arenas for storage in `dtype`, and sets initial values, a function of only (seed, name).
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
+  /// Makes them without values and without gradients, to load weights into.
+  void allocate_values(Runtime& runtime, DType dtype);
+
   /// Makes the gradients' arena, of zeros. allocate() makes it too.
   void allocate_gradients(Runtime& runtime);
   /// Frees it. Until it is allocated again, every weight is as if frozen.

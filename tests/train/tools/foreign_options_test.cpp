@@ -78,7 +78,8 @@ constexpr FirstDayRow kFirstDayRows[] = {
     {"--hidden_irreps 128x0e", "", "not here"},
     // A pipeline of graphs in JSON.
     {R"({"offload_teacher_to_cpu": true})", "", "stay on the device"},
-    {R"({"use_teacher_cache": true})", "", "predicts in each step"},
+    {R"({"use_teacher_cache": true})", "", "set distill.cache"},
+    {R"({"use_teacher_cache": false})", "", "nothing to set"},
     {R"({"use_kd": true})", "", "distill.teacher"},
     {R"({"teacher_path": "vgae.pth"})", "", "distill.teacher"},
     {R"({"memory": {"clear_cache_every_n": 100}})", "memory.release_cached_every=100"},
