@@ -77,7 +77,7 @@ constexpr FirstDayRow kFirstDayRows[] = {
     {"--output_dim 1", "", "data.targets"},
     {"--hidden_irreps 128x0e", "", "not here"},
     // A pipeline of graphs in JSON.
-    {R"({"offload_teacher_to_cpu": true})", "", "stay on the device"},
+    {R"({"offload_teacher_to_cpu": true})", "", "set distill.offload"},
     {R"({"use_teacher_cache": true})", "", "set distill.cache"},
     {R"({"use_teacher_cache": false})", "", "nothing to set"},
     {R"({"use_kd": true})", "", "distill.teacher"},

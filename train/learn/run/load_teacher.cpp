@@ -61,15 +61,20 @@ void check_same_data(const fs::path& path, const TrainingData& trained, const Ta
   }
 }
 
-/// Its weights in memory, unless it is not to run: then they are checked only.
+/// Its weights in memory, as distill.offload says, unless it is not to run: then they are checked only.
 void load_model(Runtime& runtime, const fs::path& path, const Config& config, Model& model,
                 Normalizers& normalizers) {
   const bool cached = !config.distill.cache.empty();
-  std::optional<Runtime> nowhere;
-  if (cached) nowhere.emplace(RuntimeOptions{.threads = 1, .dry = true});
-  Runtime& used = cached ? *nowhere : runtime;
+  const bool offloaded = config.distill.offload == OffloadTo::host && runtime.stream().on_gpu();
+  std::optional<Runtime> nowhere;  // memory without bytes, of the host
+  if (cached || (offloaded && runtime.dry())) nowhere.emplace(RuntimeOptions{.threads = 1, .dry = true});
+  Runtime& used = nowhere ? *nowhere : runtime;
   ParameterSet parameters = model.parameters;
-  parameters.allocate_values(used, config.precision);
+  if (offloaded && !nowhere) {
+    parameters.allocate_pinned(runtime.device(), config.precision);
+  } else {
+    parameters.allocate_values(used, config.precision);
+  }
   load_weights(path, used.stream(), parameters, &normalizers);
   if (!cached) model.parameters = std::move(parameters);
 }

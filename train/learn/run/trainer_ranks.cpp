@@ -68,6 +68,10 @@ bool Trainer::prepare_teacher() {
       fmt::format("learns from {} (hash {}) with a share of {} in the loss: {} parameters, {} of the teacher",
                   config_.distill.teacher, teacher->hash(), config_.distill.alpha, model_.parameters.count(),
                   teacher->parameters().count()));
+  if (config_.distill.offload == OffloadTo::host && !runtime_.stream().on_gpu()) {
+    tell(RunEventKind::settings,
+         "distill.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already");
+  }
   if (config_.distill.cache.empty()) return true;
   auto cache = open_teacher_cache(runtime_, ranks_, config_, task_, options_.observer.stop,
                                   [this](std::string text, RunEvent::Fields fields) {

@@ -52,10 +52,11 @@ Teacher Teacher::reading(std::shared_ptr<const TeacherCache> cache) const {
   return same;
 }
 
-int64_t Teacher::bytes() const {
+int64_t Teacher::bytes(Device device) const {
   int64_t bytes = 0;
   for (const Tensor& arena : {parameters().values(), parameters().storage()})
-    if (arena.defined()) bytes += (arena.elements() - parameters().table_elements()) * size_of(arena.dtype());
+    if (arena.defined() && arena.device().kind == device.kind)
+      bytes += (arena.elements() - parameters().table_elements()) * size_of(arena.dtype());
   return bytes;
 }
 
@@ -123,7 +124,11 @@ Variable Teacher::run(Tape& tape, const Batch& batch) const {
   for (size_t set = 0; set < batch.graph.edge_sets.size(); ++set)
     inputs[set + 1] = converted(tape, inputs[set + 1], batch,
                                 batch.graph.edge_sets[set].name == kWorldEdges ? kWorld : kEdges);
-  return forward(model_, tape, batch.graph, inputs).front();
+  Runtime& runtime = tape.runtime();
+  if (parameters().values().device().kind == runtime.device().kind)
+    return forward(model_, tape, batch.graph, inputs).front();
+  const Model copied{parameters().copied(runtime), model_.stages};
+  return forward(copied, tape, batch.graph, inputs).front();
 }
 
 TeacherOutput Teacher::predict(Runtime& runtime, const Batch& batch) const {

@@ -26,7 +26,8 @@ namespace meshgrad {
 class Teacher {
  public:
   /// `student`: its normalisers, unless it learns them: null. `hash` names the teacher's checkpoint. With
-  /// config.cache the model needs no memory.
+  /// config.cache the model needs no memory; it may
+  /// also be in host memory, and is then copied for each use.
   Teacher(Model model, const ModelSizes& sizes, Normalizers normalizers, const DistillConfig& config,
           std::string hash, const Normalizers* student);
   /// The same, whose batches carry what the cache holds.
@@ -36,7 +37,9 @@ class Teacher {
   const Model& model() const { return model_; }
   const ParameterSet& parameters() const { return model_.parameters; }
   const Normalizers& normalizers() const { return normalizers_; }
-  int64_t bytes() const;  ///< of its parameters but tables of identifiers, which have a tag of their own
+  /// Of its parameters that are on a device between two uses, but tables of identifiers, which have a tag of
+  /// their own.
+  int64_t bytes(Device device) const;
 
   /// Room for what converts values, where they have to be, and with config.cache for "teacher", predictions.
   void add_to(BatchLayout& layout) const;
