@@ -31,10 +31,11 @@ int64_t prediction_rows(const Task& task, const std::string& split, int64_t traj
   return task.sizes().pool ? 1 : task.shape(split, {Sample{.trajectory = trajectory}}).nodes;
 }
 
+/// Without what it is of.
 CachedSplit cached_split(const Config& config, const Task& task) {
   const std::string& split = config.data.train_split;
-  CachedSplit cached{.teacher = task.teacher()->hash(),
-                     .data = task.dataset().fingerprint(),
+  CachedSplit cached{.teacher = {},
+                     .data = 0,
                      .split = split,
                      .dtype = config.precision,
                      .outputs = task.sizes().outputs,
@@ -112,7 +113,7 @@ bool CacheFile::begin() {
   for (int64_t i = 0; i < split_.samples.size(); ++i) samples.push_back(split_.samples.at(i));
   batches_ = batches_within(largest_batch(config_, plain_), plain_, split_.split, samples);
   tell(fmt::format("writes the teacher's predictions of {} samples to {}, {:.1f} MiB", samples.size(), path,
-                   mebibytes(split_.rows() * split_.outputs * size_of(split_.dtype))));
+                   mebibytes(split_.bytes())));
   begin_ = told_ = Clock::now();
   return false;
 }
@@ -181,7 +182,9 @@ std::shared_ptr<const TeacherCache> open_teacher_cache(Runtime& runtime, Ranks& 
                                                        const Task& task, const std::function<bool()>& stop,
                                                        const Tell& tell) {
   constexpr const char* kOperation = "distill.cache";
-  const CachedSplit split = cached_split(config, task);
+  CachedSplit split = cached_split(config, task);
+  split.teacher = task.teacher()->hash();
+  split.data = task.dataset().fingerprint();
   CacheFile file(runtime, config, task, split, tell);
   for (uint8_t there = 0; there == 0;) {
     if (agree(ranks, stop && stop(), kOperation)) return nullptr;
@@ -189,6 +192,10 @@ std::shared_ptr<const TeacherCache> open_teacher_cache(Runtime& runtime, Ranks& 
     broadcast(ranks, std::as_writable_bytes(std::span(&there, 1)), 0, kOperation);
   }
   return std::make_shared<const TeacherCache>(config.distill.cache, split);
+}
+
+int64_t teacher_cache_bytes(const Config& config, const Task& task) {
+  return cached_split(config, task).bytes();
 }
 
 }  // namespace meshgrad

@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/run/run_event.h>
 #include <meshgrad/train/learn/task/task.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,5 +20,8 @@ namespace meshgrad {
 std::shared_ptr<const TeacherCache> open_teacher_cache(
     Runtime& runtime, Ranks& ranks, const Config& config, const Task& task, const std::function<bool()>& stop,
     const std::function<void(std::string text, RunEvent::Fields fields)>& tell);
+
+/// Of the predictions in such a file.
+int64_t teacher_cache_bytes(const Config& config, const Task& task);
 
 }  // namespace meshgrad

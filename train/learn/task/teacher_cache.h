@@ -33,6 +33,7 @@ struct CachedSplit {
   std::vector<int64_t> first_rows = {0};  ///< by trajectory, and the total
 
   int64_t rows() const { return first_rows.back(); }
+  int64_t bytes() const { return rows() * outputs * size_of(dtype); }
   /// Adds the samples of the next trajectory, with that many rows each.
   void add(int64_t rows) {
     const auto trajectory = std::ssize(first_rows) - 1;
