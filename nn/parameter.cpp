@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/pinned_tensor.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/parameter.h>
@@ -43,12 +44,34 @@ Tensor ParameterSet::empty_arena(Runtime& runtime, DType dtype, std::string_view
   return Tensor::over(std::move(memory), 0, {arena_}, dtype);
 }
 
-void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
+void ParameterSet::allocate_values(Runtime& runtime, DType dtype) {
   const DType master = accumulator_of(dtype);
   values_ = empty_arena(runtime, master, "parameters");
-  allocate_gradients(runtime);
   if (dtype != master) storage_ = empty_arena(runtime, dtype, "rounded parameters");
+}
+
+void ParameterSet::allocate_pinned(Device device, DType dtype) {
+  const DType master = accumulator_of(dtype);
+  values_ = pinned_tensor(device, {arena_}, master);
+  if (dtype != master) storage_ = pinned_tensor(device, {arena_}, dtype);
+}
+
+ParameterSet ParameterSet::copied(Runtime& runtime) const {
+  ParameterSet copies = *this;
+  for (Tensor ParameterSet::*arena : {&ParameterSet::values_, &ParameterSet::storage_}) {
+    const Tensor& from = this->*arena;
+    if (!from.defined()) continue;
+    copies.*arena = Tensor::empty(runtime, from.shape(), from.dtype(), Tag::activations, "copied parameters");
+    copy(from, copies.*arena, runtime.stream());
+  }
+  return copies;
+}
+
+void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
+  allocate_values(runtime, dtype);
+  allocate_gradients(runtime);
   if (runtime.dry()) return;
+  const DType master = values_.dtype();
   const Tensor host = host_tensor(values_.shape(), master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];

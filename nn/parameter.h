@@ -46,6 +46,15 @@ class ParameterSet {
   /// Makes the arenas for storage in `dtype`, and sets initial values, a function of only (seed, name).
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
+  /// Makes them without values and without gradients, to load weights into.
+  void allocate_values(Runtime& runtime, DType dtype);
+
+  /// The same in host memory that a GPU copies from, for copied().
+  void allocate_pinned(Device device, DType dtype);
+  /// The same parameters in arenas of Tag::activations on the runtime's device, for one use: copies of these,
+  /// queued on its stream.
+  ParameterSet copied(Runtime& runtime) const;
+
   /// Makes the gradients' arena, of zeros. allocate() makes it too.
   void allocate_gradients(Runtime& runtime);
   /// Frees it. Until it is allocated again, every weight is as if frozen.

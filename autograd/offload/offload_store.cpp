@@ -2,6 +2,7 @@
 #include <meshgrad/autograd/offload/offload_store.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/pinned_tensor.h>
 
 #include <algorithm>
 #include <deque>
@@ -102,8 +103,7 @@ class HostStore final : public OffloadStore {
     constexpr int64_t kMore = 8;
     const int64_t size = slot.memory == nullptr ? bytes : bytes + bytes / kMore;
     slot.memory = nullptr;
-    void* const memory = gpu::allocate_pinned(copies_.device().index, size);
-    slot.memory = std::make_shared<Storage>(memory, size, Device{}, [memory] { gpu::free_pinned(memory); });
+    slot.memory = pinned_tensor(copies_.device(), Shape{size}, DType::u8).storage();
   }
 
   static Tensor over(const Slot& slot, const Tensor& like) {

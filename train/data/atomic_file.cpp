@@ -113,6 +113,13 @@ AtomicFile::AtomicFile(std::filesystem::path target, Temporary kind) : target_(s
   if (kind == Temporary::named || !open_unnamed()) take_name(&AtomicFile::open_named);
 }
 
+std::unique_ptr<AtomicFile> AtomicFile::sole(std::filesystem::path target) {
+  check_output({.path = target});
+  std::unique_ptr<AtomicFile> file(new AtomicFile);
+  file->target_ = std::move(target);
+  return file->take_name(&AtomicFile::open_named, 0) ? std::move(file) : nullptr;
+}
+
 /// False where the file system, or a system without /proc, cannot give such a file a name later.
 bool AtomicFile::open_unnamed() {
   if (::access("/proc/self/fd", X_OK) != 0) return false;
@@ -143,15 +150,16 @@ bool AtomicFile::link_unnamed(const std::string& name) {
   return false;
 }
 
+bool AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&), int number) {
+  std::string name =
+      (parent_of(target_) / fmt::format(".{}{}{}", target_.filename().string(), kTemporary, number)).string();
+  if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) return false;
+  temporary_ = std::move(name);
+  return true;
+}
+
 void AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&)) {
-  for (int attempt = 0;; ++attempt) {
-    std::string name =
-        (parent_of(target_) / fmt::format(".{}{}{}", target_.filename().string(), kTemporary, attempt))
-            .string();
-    if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) continue;
-    temporary_ = std::move(name);
-    return;
-  }
+  for (int number = 0; !take_name(take, number);) ++number;
 }
 
 AtomicFile::~AtomicFile() { discard(); }

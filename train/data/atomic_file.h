@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,9 @@ class AtomicFile {
   enum class Temporary { unnamed, named };
 
   explicit AtomicFile(std::filesystem::path target, Temporary kind = Temporary::unnamed);
+  /// With a name from the start, unless another file of this function for the same target is under
+  /// construction, in any process: then null.
+  static std::unique_ptr<AtomicFile> sole(std::filesystem::path target);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -63,10 +67,13 @@ class AtomicFile {
   void commit();
 
  private:
+  AtomicFile() = default;
   bool open_unnamed();
   bool open_named(const std::string& name);
   bool link_unnamed(const std::string& name);
-  /// Calls `take` with one temporary name after the other until it says that it has taken one.
+  /// Calls `take` with a temporary name, and again where that was abandoned. False: another writer has it.
+  bool take_name(bool (AtomicFile::*take)(const std::string&), int number);
+  /// The same with one name after the other, until one is taken.
   void take_name(bool (AtomicFile::*take)(const std::string&));
   void flush();
   void write_through(std::span<const std::byte> bytes);

@@ -85,6 +85,11 @@ class SafetensorsFile {
 void write_safetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
+/// What a file begins with whose values, those of `tensors` in this order, are written after it as they come:
+/// `bytes` are not looked at, and names and shapes are not checked.
+std::string safetensors_header(std::span<const SafetensorsTensor> tensors,
+                               const std::map<std::string, std::string>& metadata);
+
 /// Values of any dtype as doubles: exact, but for I64 beyond 2^53, which rounds.
 std::vector<double> to_f64(const SafetensorsTensor& tensor);
 /// Values of any dtype as floats, rounded to nearest.

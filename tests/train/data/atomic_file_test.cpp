@@ -136,6 +136,31 @@ TEST_CASE("a killed writer leaves nothing that stays") {
   }
 }
 
+TEST_CASE("a sole writer keeps others out until it ends") {
+  const ScratchDirectory scratch;
+  const fs::path target = scratch.path / "a";
+  if (const pid_t child = fork(); child == 0) {
+    const auto abandoned = AtomicFile::sole(target);
+    kill(getpid(), SIGKILL);
+  } else {
+    waitpid(child, nullptr, 0);
+  }
+  auto first = AtomicFile::sole(target);
+  REQUIRE(first != nullptr);
+  CHECK(AtomicFile::sole(target) == nullptr);
+  CHECK(AtomicFile::sole(scratch.path / "b") != nullptr);
+  first->write("first");
+  first.reset();
+  CHECK(entries(scratch.path) == 0);
+  first = AtomicFile::sole(target);
+  REQUIRE(first != nullptr);
+  first->write("again");
+  first->commit();
+  CHECK(read_text(target) == "again");
+  CHECK(AtomicFile::sole(target) != nullptr);
+  CHECK(entries(scratch.path) == 1);
+}
+
 TEST_CASE("files of killed writers are removed, held ones stay") {
   const ScratchDirectory scratch;
   write_file_atomically(scratch.path / ".a.meshgrad.tmp.3", "abandoned");

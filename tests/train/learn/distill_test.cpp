@@ -16,53 +16,21 @@
 #include <algorithm>
 
 #include "support.h"
-#include "train/graph_case.h"
+#include "train/distill_case.h"
 #include "train/graph_target_case.h"
-#include "train/steady_case.h"
 #include "train/world_case.h"
 
 namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
+using test::config_of;
 using test::contains;
+using test::kTasksOfStudents;
+using test::last_checkpoint_of;
 using test::message_of;
 using test::ScratchDirectory;
-
-constexpr TaskName kTasks[] = {TaskName::mesh_dynamics, TaskName::steady_field, TaskName::node_classification,
-                               TaskName::graph_classification};
-
-fs::path last_of(const Config& config) {
-  return fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
-}
-
-Config config_of(const fs::path& folder, TaskName task, int graphs = 30) {
-  Config config =
-      task == TaskName::steady_field    ? test::steady_config(folder)
-      : task == TaskName::mesh_dynamics ? test::small_config(folder, test::pack_waves(folder))
-      : task == TaskName::node_classification
-          ? test::class_config(folder, test::pack_rings(folder))
-          : test::graph_config(folder, test::pack_graphs(folder, test::small_graphs(graphs)), task);
-  config.task.name = task;
-  config.train.steps = 6;
-  config.train.accumulate = 1;
-  config.train.validate_every = 3;
-  config.train.checkpoint_every = 0;
-  config.train.log_every = 1;
-  return config;
-}
-
-/// A trained teacher in FOLDER/teacher, wider than its student, whose configuration is returned.
-Config taught_config(const fs::path& folder, TaskName task) {
-  Config student = config_of(folder, task);
-  Config teacher = student;
-  teacher.run.dir = (folder / "teacher").string();
-  teacher.run.seed = 11;
-  teacher.model.width *= 2;
-  test::train_here(teacher);
-  student.distill.teacher = teacher.run.dir;
-  return student;
-}
+using test::taught_config;
 
 std::map<std::string, std::string> weights_of(const Config& config) {
   std::map<std::string, std::string> weights = test::tensors_of(config);
@@ -73,7 +41,7 @@ std::map<std::string, std::string> weights_of(const Config& config) {
 }  // namespace
 
 TEST_CASE("a teacher without a share changes no bit") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kTasksOfStudents) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = taught_config(scratch.path, task);
@@ -92,12 +60,12 @@ TEST_CASE("a teacher without a share changes no bit") {
 }
 
 TEST_CASE("a student that equals its teacher has nothing to learn") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kTasksOfStudents) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = taught_config(scratch.path, task);
     config.model.width *= 2;
-    config.train.init = last_of({.run = {.dir = config.distill.teacher}}).string();
+    config.train.init = last_checkpoint_of({.run = {.dir = config.distill.teacher}}).string();
     config.distill.teacher = config.train.init;
     config.distill.alpha = 1.0;
     config.train.validate_every = 0;
@@ -114,12 +82,12 @@ TEST_CASE("a student that equals its teacher has nothing to learn") {
 double difference_in_units(Config config, Config teacher) {
   teacher.run.dir = fmt::format("{}-{}", config.run.dir, name_of(config.precision));
   test::train_here(teacher);
-  config.distill.teacher = last_of(teacher).string();
+  config.distill.teacher = last_checkpoint_of(teacher).string();
   Runtime runtime({.threads = 1});
   const Task task = make_taught_task(runtime, config, Dataset::open(config.data.path));
   Normalizers student = first_normalizers(config, task), own = task.online_normalizers();
   Model model = make_model(runtime, teacher, task.sizes());
-  load_weights(last_of(teacher), runtime.stream(), model.parameters, &own);
+  load_weights(last_checkpoint_of(teacher), runtime.stream(), model.parameters, &own);
   const std::vector<Sample> samples{task.samples("train").at(1), task.samples("train").at(3)};
   const NoiseOptions noise = noise_of(config);
   const Batch batch = training_batch(task, runtime, config.precision, "train", samples, noise, student);
@@ -151,7 +119,7 @@ double difference_in_units(Config config, Config teacher) {
 }
 
 TEST_CASE("a teacher reads and gives values in units of its own") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kTasksOfStudents) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = config_of(scratch.path, task);
@@ -188,7 +156,7 @@ TEST_CASE("a student learns classes from its teacher alone") {
   test::train_here(student);
   Runtime runtime({.threads = 1});
   const auto accuracy = [&](const Config& config) {
-    const Evaluation result = evaluate(Predictor(runtime, last_of(config)), {.split = "test"});
+    const Evaluation result = evaluate(Predictor(runtime, last_checkpoint_of(config)), {.split = "test"});
     CHECK(result.metrics.at(0).name == "accuracy");
     return result.metrics.at(0).value;
   };
@@ -199,7 +167,7 @@ TEST_CASE("a student learns classes from its teacher alone") {
 }
 
 TEST_CASE("resumed or on ranks, students keep their bits") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kTasksOfStudents) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = taught_config(scratch.path, task);
@@ -242,7 +210,7 @@ TEST_CASE("parts of meshes on ranks have a teacher too") {
 TEST_CASE("a run resumes with the teacher that it had") {
   const ScratchDirectory scratch;
   Config config = taught_config(scratch.path, TaskName::steady_field);
-  const fs::path teacher = last_of({.run = {.dir = config.distill.teacher}});
+  const fs::path teacher = last_checkpoint_of({.run = {.dir = config.distill.teacher}});
   config.distill.teacher = (scratch.path / "moved.safetensors").string();
   fs::copy_file(teacher, config.distill.teacher);
   test::train_here(config);
@@ -288,7 +256,7 @@ TEST_CASE("teachers that do not fit are refused in one sentence") {
   CHECK(contains(refused([](Config& c) { c.distill.teacher = "nowhere"; }),
                  "[distill.teacher] needed a checkpoint, or the folder of a run, got \"nowhere\""));
   const fs::path damaged = scratch.path / "damaged.safetensors";
-  std::string bytes = test::read_text(last_of({.run = {.dir = config.distill.teacher}}));
+  std::string bytes = test::read_text(last_checkpoint_of({.run = {.dir = config.distill.teacher}}));
   bytes[bytes.size() - 9] ^= 1;
   test::write_bytes(damaged, std::as_bytes(std::span(bytes)));
   CHECK(contains(refused([&](Config& c) { c.distill.teacher = damaged.string(); }), "the file is damaged"));
@@ -418,7 +386,7 @@ TEST_CASE("a plan without data has a teacher") {
 }
 
 TEST_CASE("a device trains students as the CPU does" * doctest::skip(cuda_devices().empty())) {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kTasksOfStudents) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = taught_config(scratch.path, task);

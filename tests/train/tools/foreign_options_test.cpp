@@ -77,8 +77,9 @@ constexpr FirstDayRow kFirstDayRows[] = {
     {"--output_dim 1", "", "data.targets"},
     {"--hidden_irreps 128x0e", "", "not here"},
     // A pipeline of graphs in JSON.
-    {R"({"offload_teacher_to_cpu": true})", "", "stay on the device"},
-    {R"({"use_teacher_cache": true})", "", "predicts in each step"},
+    {R"({"offload_teacher_to_cpu": true})", "", "set distill.offload"},
+    {R"({"use_teacher_cache": true})", "", "set distill.cache"},
+    {R"({"use_teacher_cache": false})", "", "nothing to set"},
     {R"({"use_kd": true})", "", "distill.teacher"},
     {R"({"teacher_path": "vgae.pth"})", "", "distill.teacher"},
     {R"({"memory": {"clear_cache_every_n": 100}})", "memory.release_cached_every=100"},

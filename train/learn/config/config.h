@@ -180,9 +180,11 @@ struct LossConfig {
 
 /// What a student learns from a teacher.
 struct DistillConfig {
-  std::string teacher;       ///< a checkpoint, or a run's folder; empty: none
-  double alpha = 0.7;        ///< share of the teacher in the loss
-  double temperature = 4.0;  ///< of classes
+  std::string teacher;                  ///< a checkpoint, or a run's folder; empty: none
+  double alpha = 0.7;                   ///< share of the teacher in the loss
+  double temperature = 4.0;             ///< of classes
+  OffloadTo offload = OffloadTo::none;  ///< where its weights are between two uses; no file
+  std::string cache;  ///< a file with the teacher's predictions; empty: it predicts in each step
 };
 
 struct TrainConfig {

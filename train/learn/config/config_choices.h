@@ -73,6 +73,7 @@ inline constexpr std::string_view kBalancedWord = "balanced";
 inline constexpr std::string_view kKeepWords[] = {"auto", "none"};
 inline constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
                                        is("file", OffloadTo::file)};
+inline constexpr Choice kTeacherOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host)};
 inline constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
                                            is("sequence", SegmentUnit::sequence)};
 inline constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber),

@@ -309,6 +309,13 @@ constexpr ConfigKey kKeys[] = {
      "Share of the teacher in the loss; the data have the rest"},
     {"distill", "temperature", FloatKey{at<&DistillConfig::temperature>, 0.01, 1000}, "", kFixedOfClasses,
      "What logits of teacher and model are divided by before they are compared"},
+    {"distill", "offload", choice<&DistillConfig::offload>(kTeacherOffloads), "", kTaught,
+     "Where the teacher's parameters are while it does not predict: on the device (none), or in host memory "
+     "(host)"},
+    {"distill", "cache", TextKey{at<&DistillConfig::cache>, false, "a file"}, "", kTaught,
+     "File of the teacher's predictions for all samples, which is written before training unless it is "
+     "there; "
+     "empty: the teacher predicts in each step"},
 
     {"unroll", "steps", IntegerKey{at<&UnrollConfig::steps>, 1, 1000}, "frames", kFixedOverTime,
      "Frames predicted one after another per sample, each from the previous prediction; gradients flow "

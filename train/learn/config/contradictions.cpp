@@ -204,7 +204,7 @@ class Checks {
   void check_distill() {
     const DistillConfig& distill = config_.distill;
     const bool taught = !distill.teacher.empty();
-    for (const char* name : {"distill.alpha", "distill.temperature"}) {
+    for (const char* name : {"distill.alpha", "distill.temperature", "distill.offload", "distill.cache"}) {
       const std::string unset = toml_literal(*find_key(name), Config{});
       refuse(!taught && toml_literal(*find_key(name), config_) != unset, {name, "distill.teacher"},
              unset + " where distill.teacher is empty", "name a teacher, or leave it out");
@@ -213,6 +213,12 @@ class Checks {
            "\"\" with unroll.steps above 1", "set unroll.steps = 1, or leave out the teacher");
     refuse(taught && config_.ranks.parts_in_turn > 1, {"distill.teacher", "ranks.parts_in_turn"},
            "\"\" with ranks.parts_in_turn above 1", "set ranks.parts_in_turn = 1, or leave out the teacher");
+    refuse(distill.offload != OffloadTo::none && !distill.cache.empty(), {"distill.offload", "distill.cache"},
+           "\"none\" with distill.cache, which keeps no teacher in memory", "leave out one of the two");
+    const bool noisy = config_.train.noise > 0 || !config_.train.field_noise.empty();
+    refuse(taught && !distill.cache.empty() && noisy, {"distill.cache", "train.noise"},
+           "\"\" with train.noise, which is drawn anew for each use of a sample",
+           "set train.noise = 0, or leave out distill.cache");
   }
 
   void refuse_other_target(const char* key, const std::string& field) {

@@ -161,7 +161,19 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   };
   offer("set model.path = \"fused\", which saves a fraction of the activations",
         [](Config& next) { next.model.path = ComputePath::fused; });
+  const bool on_gpu = probe.device().kind == DeviceKind::cuda;
   const std::string same = "; same results, safe to change when resuming";
+  if (!now.distill.teacher.empty() && now.distill.cache.empty() && !noise_of(now).any()) {
+    offer("set distill.cache: the teacher predicts once, before training; safe to change when resuming",
+          [](Config& next) {
+            next.distill.cache = "teacher.cache";
+            next.distill.offload = OffloadTo::none;
+          });
+  } else if (!now.distill.teacher.empty() && now.distill.cache.empty() && on_gpu) {
+    offer("set distill.offload = \"host\": the teacher's parameters are copied from host memory for its run" +
+              same,
+          [](Config& next) { next.distill.offload = OffloadTo::host; });
+  }
   offer("set model.keep_hidden = false: hidden activations are recomputed" + same,
         [](Config& next) { next.model.keep_hidden = false; });
   offer("set recompute.mode = \"block\": blocks are recomputed in the backward pass" + same,
@@ -173,7 +185,6 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   offer("set graphs = \"off\": no memory is held for other batch sizes",
         [](Config& next) { next.graphs = GraphsMode::off; });
   if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
-    const bool on_gpu = probe.device().kind == DeviceKind::cuda;
     offer(fmt::format("set recompute.offload = \"{}\": tensors saved for recomputation are offloaded to {}{}",
                       on_gpu ? "host" : "file", on_gpu ? "host memory" : "a file in recompute.offload_dir",
                       same),

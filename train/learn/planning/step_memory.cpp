@@ -79,7 +79,7 @@ StepMemory ProbedStep::memory() {
           .by_tag = stats.tags_at_peak,
           .reserved = stats.reserved.peak,
           .offloaded = steps.offloaded_bytes(),
-          .teacher = task.teacher() != nullptr ? task.teacher()->bytes() : 0,
+          .teacher = task.teacher() != nullptr ? task.teacher()->bytes(runtime.device()) : 0,
           .messages = {}};
 }
 

@@ -61,6 +61,24 @@ void check_same_data(const fs::path& path, const TrainingData& trained, const Ta
   }
 }
 
+/// Its weights in memory, as distill.offload says, unless it is not to run: then they are checked only.
+void load_model(Runtime& runtime, const fs::path& path, const Config& config, Model& model,
+                Normalizers& normalizers) {
+  const bool cached = !config.distill.cache.empty();
+  const bool offloaded = config.distill.offload == OffloadTo::host && runtime.stream().on_gpu();
+  std::optional<Runtime> nowhere;  // memory without bytes, of the host
+  if (cached || (offloaded && runtime.dry())) nowhere.emplace(RuntimeOptions{.threads = 1, .dry = true});
+  Runtime& used = nowhere ? *nowhere : runtime;
+  ParameterSet parameters = model.parameters;
+  if (offloaded && !nowhere) {
+    parameters.allocate_pinned(runtime.device(), config.precision);
+  } else {
+    parameters.allocate_values(used, config.precision);
+  }
+  load_weights(path, used.stream(), parameters, &normalizers);
+  if (!cached) model.parameters = std::move(parameters);
+}
+
 }  // namespace
 
 std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& config, const Task& task) {
@@ -86,17 +104,16 @@ std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& conf
   ModelSizes sizes = task.sizes();
   if (sizes.pool) sizes.pool = own.model.pool;
   for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
-  Model model = make_model(runtime, own, sizes);
-  model.parameters.release_gradients();
+  Model model = make_model(own.model, sizes);
   Normalizers normalizers = task.online_normalizers();
-  load_weights(path, runtime.stream(), model.parameters, &normalizers);
+  load_model(runtime, path, config, model, normalizers);
   const bool fixed = has_data && !learns_normalizers(config) && !keeps_normalizers(config);
   std::optional<Normalizers> student;
   if (fixed) student = first_normalizers(config, task);
   const auto checksum = metadata.find("checksum");  // which is verified
   std::string hash =
       checksum != metadata.end() ? checksum->second : checkpoint_checksum(file.view().tensors, metadata);
-  return std::make_shared<const Teacher>(std::move(model), std::move(normalizers), config.distill,
+  return std::make_shared<const Teacher>(std::move(model), sizes, std::move(normalizers), config.distill,
                                          std::move(hash), fixed ? &*student : nullptr);
 }
 

@@ -23,6 +23,7 @@ enum class RunEventKind : uint8_t {
   ranks,         ///< how processes share the work [ranks, samples]
   parts,         ///< how meshes are cut [parts, rows_by: nccl, ranks or host]
   reduction,     ///< who adds gradients between GPUs [by: nccl or host]
+  teacher,       ///< the file of distill.cache is written, or waited for [file, samples]
   weights,       ///< the run starts with those of another [keeps_normalizers]
   resumed,       ///< [checkpoint]
   begins,        ///< the steps begin; the text is their schedule [steps]

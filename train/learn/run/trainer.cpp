@@ -54,7 +54,6 @@ TrainResult Trainer::run() {
   check_trace();
   barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
   describe_ranks();
-  describe_teacher();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
   if (!stored.empty()) tell(RunEventKind::settings, stored);
   const std::string rounded = describe_tf32(runtime_, config_.precision);
@@ -82,7 +81,7 @@ TrainResult Trainer::run() {
         config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
     if (!sampling.empty()) tell(RunEventKind::settings, sampling);
-    if (!validate_start()) return stopped();
+    if (!prepare_teacher() || !validate_start()) return stopped();
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();

@@ -35,7 +35,7 @@ class Trainer {
   void allocate();
   void check_same_on_all_ranks();
   void describe_ranks();
-  void describe_teacher() const;
+  bool prepare_teacher();
   void describe_parts() const;
   Recomputation same_on_all_ranks(Recomputation chosen);
   int64_t bytes_sent() const;

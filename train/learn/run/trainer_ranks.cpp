@@ -4,12 +4,14 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/data/atomic_file.h>
 #include <meshgrad/train/data/text.h>
+#include <meshgrad/train/learn/run/cached_teacher.h>
 #include <meshgrad/train/learn/run/same_config.h>
 #include <meshgrad/train/learn/run/trainer.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace meshgrad {
 
@@ -57,14 +59,27 @@ void Trainer::describe_parts() const {
   }
 }
 
-void Trainer::describe_teacher() const {
+/// False when the observer stopped it.
+bool Trainer::prepare_teacher() {
   const Teacher* teacher = task_.teacher();
-  if (teacher == nullptr) return;
+  if (teacher == nullptr) return true;
   tell(
       RunEventKind::settings,
       fmt::format("learns from {} (hash {}) with a share of {} in the loss: {} parameters, {} of the teacher",
                   config_.distill.teacher, teacher->hash(), config_.distill.alpha, model_.parameters.count(),
                   teacher->parameters().count()));
+  if (config_.distill.offload == OffloadTo::host && !runtime_.stream().on_gpu()) {
+    tell(RunEventKind::settings,
+         "distill.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already");
+  }
+  if (config_.distill.cache.empty()) return true;
+  auto cache = open_teacher_cache(runtime_, ranks_, config_, task_, options_.observer.stop,
+                                  [this](std::string text, RunEvent::Fields fields) {
+                                    tell(RunEventKind::teacher, std::move(text), std::move(fields));
+                                  });
+  if (cache == nullptr) return false;
+  task_.set_teacher(std::make_shared<const Teacher>(teacher->reading(std::move(cache))));
+  return true;
 }
 
 /// Recomputed segments exchange rows: ranks that chose differently would wait for each other.

@@ -107,7 +107,7 @@ class Task {
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
     if (batch.graph.node_keys.defined()) write_keys(batch, split, samples, noise.seed);
-    if (teacher_ != nullptr) teacher_->write(batch, normalizers);
+    if (teacher_ != nullptr) teacher_->write(batch, split, samples, normalizers);
   }
   /// Weight of the loss of these samples, known before a forward pass.
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {

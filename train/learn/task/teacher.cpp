@@ -5,6 +5,7 @@
 #include <meshgrad/train/learn/task/teacher.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace meshgrad {
@@ -20,6 +21,7 @@ constexpr Conversion kConversions[] = {{&Normalizers::nodes, "teacher.nodes.scal
                                        {&Normalizers::world, "teacher.world.scale", "teacher.world.shift"},
                                        {&Normalizers::targets, "teacher.scale", "teacher.shift"}};
 constexpr size_t kNodes = 0, kEdges = 1, kWorld = 2, kTargets = 3;
+constexpr std::string_view kCachedPredictions = "teacher";
 
 bool same_units(const Normalizer& a, const Normalizer& b) {
   for (size_t c = 0; c < a.width(); ++c)
@@ -29,27 +31,39 @@ bool same_units(const Normalizer& a, const Normalizer& b) {
 
 }  // namespace
 
-Teacher::Teacher(Model model, Normalizers normalizers, const DistillConfig& config, std::string hash,
-                 const Normalizers* student)
+Teacher::Teacher(Model model, const ModelSizes& sizes, Normalizers normalizers, const DistillConfig& config,
+                 std::string hash, const Normalizers* student)
     : model_(std::move(model)),
+      rows_(sizes.pool ? TensorRows::graphs : TensorRows::nodes),
+      outputs_(sizes.outputs),
       normalizers_(std::move(normalizers)),
       config_(config),
       hash_(std::move(hash)) {
   for (size_t i = 0; i < converts_.size(); ++i) {
     const Normalizer& own = normalizers_.*kConversions[i].values;
-    converts_[i] =
-        own.width() > 0 && (student == nullptr || !same_units(own, student->*kConversions[i].values));
+    converts_[i] = own.width() > 0 && (i == kTargets || !is_cached()) &&
+                   (student == nullptr || !same_units(own, student->*kConversions[i].values));
   }
 }
 
-int64_t Teacher::bytes() const {
+Teacher Teacher::reading(std::shared_ptr<const TeacherCache> cache) const {
+  Teacher same = *this;
+  same.cache_ = std::move(cache);
+  return same;
+}
+
+int64_t Teacher::bytes(Device device) const {
   int64_t bytes = 0;
   for (const Tensor& arena : {parameters().values(), parameters().storage()})
-    if (arena.defined()) bytes += (arena.elements() - parameters().table_elements()) * size_of(arena.dtype());
+    if (arena.defined() && arena.device().kind == device.kind)
+      bytes += (arena.elements() - parameters().table_elements()) * size_of(arena.dtype());
   return bytes;
 }
 
 void Teacher::add_to(BatchLayout& layout) const {
+  const BatchShape& shape = layout.shape();
+  const int64_t rows = rows_ == TensorRows::graphs ? shape.graphs : shape.nodes;
+  if (is_cached()) layout.add(kCachedPredictions, {rows, outputs_}, layout.dtype(), rows_);
   for (size_t i = 0; i < converts_.size(); ++i) {
     if (!converts_[i]) continue;
     const auto width = static_cast<int64_t>((normalizers_.*kConversions[i].values).width());
@@ -58,7 +72,25 @@ void Teacher::add_to(BatchLayout& layout) const {
   }
 }
 
-void Teacher::write(const Batch& batch, const Normalizers& student) const {
+void Teacher::write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                    const Normalizers& student) const {
+  write_conversions(batch, student);
+  if (is_cached()) write_predictions(batch, split, samples);
+}
+
+void Teacher::write_predictions(const Batch& batch, std::string_view split,
+                                const std::vector<Sample>& samples) const {
+  const Tensor& predictions = batch.tensor(kCachedPredictions);
+  auto* to = static_cast<std::byte*>(predictions.raw());
+  std::byte* const end = to + predictions.bytes();
+  if (cache_ != nullptr && split == cache_->split()) {
+    for (const Sample& sample : samples) to = std::ranges::copy(cache_->rows(sample), to).out;
+    cache_->check_read();
+  }
+  std::fill(to, end, std::byte());
+}
+
+void Teacher::write_conversions(const Batch& batch, const Normalizers& student) const {
   for (size_t i = 0; i < converts_.size(); ++i) {
     if (!converts_[i]) continue;
     const Normalizer& own = normalizers_.*kConversions[i].values;
@@ -84,16 +116,26 @@ Variable Teacher::converted(Tape& tape, const Variable& x, const Batch& batch, s
                      {batch.tensor(kConversions[which].shift), {}});
 }
 
-TeacherOutput Teacher::predict(Runtime& runtime, const Batch& batch) const {
-  const MemoryScope scope(runtime.allocator(), "teacher");
-  const Span span("teacher");
-  Tape tape(runtime, Tape::Mode::evaluate);
+/// In its own units.
+Variable Teacher::run(Tape& tape, const Batch& batch) const {
+  if (is_cached()) return Variable(batch.tensor(kCachedPredictions), false);
   Values inputs = input_values(tape, batch.graph);
   inputs.front() = converted(tape, inputs.front(), batch, kNodes);
   for (size_t set = 0; set < batch.graph.edge_sets.size(); ++set)
     inputs[set + 1] = converted(tape, inputs[set + 1], batch,
                                 batch.graph.edge_sets[set].name == kWorldEdges ? kWorld : kEdges);
-  Variable given = converted(tape, forward(model_, tape, batch.graph, inputs).front(), batch, kTargets);
+  Runtime& runtime = tape.runtime();
+  if (parameters().values().device().kind == runtime.device().kind)
+    return forward(model_, tape, batch.graph, inputs).front();
+  const Model copied{parameters().copied(runtime), model_.stages};
+  return forward(copied, tape, batch.graph, inputs).front();
+}
+
+TeacherOutput Teacher::predict(Runtime& runtime, const Batch& batch) const {
+  const MemoryScope scope(runtime.allocator(), "teacher");
+  const Span span("teacher");
+  Tape tape(runtime, Tape::Mode::evaluate);
+  Variable given = converted(tape, run(tape, batch), batch, kTargets);
   const bool fields = normalizers_.targets.width() > 0;
   if (fields && given.value().dtype() != accumulator_of(given.value().dtype()))
     given = ops::accumulate_error(tape, {}, given, {}, batch.tensor("mask"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/pinned_tensor.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/learn/task/batch_layout.h>
 #include <meshgrad/train/learn/task/upload.h>
@@ -12,11 +12,6 @@ namespace {
 
 Tensor bytes_of(const StoragePtr& storage, int64_t bytes) {
   return Tensor::over(storage, 0, Shape{bytes}, DType::u8);
-}
-
-StoragePtr pinned_memory(Device device, int64_t bytes) {
-  void* memory = gpu::allocate_pinned(device.index, bytes);
-  return std::make_shared<Storage>(memory, bytes, Device{}, [memory] { gpu::free_pinned(memory); });
 }
 
 }  // namespace
@@ -41,7 +36,7 @@ StoragePtr Uploader::stage(int64_t bytes) {
   buffer.copied.await();
   if (buffer.memory == nullptr || buffer.memory->bytes() < bytes) {
     buffer.memory = nullptr;
-    buffer.memory = pinned_memory(runtime_.device(), std::max(bytes, largest_));
+    buffer.memory = pinned_tensor(runtime_.device(), Shape{std::max(bytes, largest_)}, DType::u8).storage();
   }
   return buffer.memory;
 }

@@ -10,6 +10,7 @@
 #include <meshgrad/train/learn/task/largest_batch.h>
 #include <meshgrad/train/tools/program/memory_plan.h>
 #include <meshgrad/train/tools/program/precision_gain.h>
+#include <meshgrad/train/tools/program/teacher_plan.h>
 
 #include <fmt/format.h>
 
@@ -405,6 +406,8 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   add_choices(plan, probe, step);
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);
+  if (const std::string note = teacher_note(plan, probe, step, task, !options.mesh); !note.empty())
+    plan.notes.push_back(note);
   return plan;
 }
 
