@@ -72,6 +72,15 @@ struct AttentionInputs {
   DropoutKey dropout = {};                  ///< rate 0 where no training step runs
 };
 
+/// What makes the soft weights of slice_tokens and slice_spread, in the terms of kernels/slice_attention.h.
+struct SliceInputs {
+  int64_t heads = 1;
+  Tensor graph_starts;        ///< GraphBatch::graph_starts
+  Variable keys;              ///< [nodes, heads * columns of a head]
+  Weight weight;              ///< [columns of a head, slices]
+  Weight bias, temperatures;  ///< [slices], [heads]
+};
+
 struct LossSum {
   Variable sum;   ///< f64 [1]: the sum of what errors cost over the rows whose mask is not 0
   Tensor weight;  ///< f64 [1]: the weight of those rows; not written when recomputation skips the op
@@ -152,6 +161,16 @@ Variable edge_attention(Tape& tape, const Graph& graph, const AttentionInputs& i
 /// scores[n, h] = sum over the columns of head h of x * weight, in the accumulator dtype: `weight` is
 /// [width].
 Variable head_scores(Tape& tape, const Variable& x, const Weight& weight, int64_t heads);
+
+/// Of each graph, head and slice a mean of the nodes' values, [nodes, width], by their soft weights on the
+/// slices: [graphs * heads * slices, columns of a head].
+Variable slice_tokens(Tape& tape, const SliceInputs& slices, const Variable& values);
+/// The inverse: of each node a mean of its graph's tokens, by the same weights: [nodes, width].
+Variable slice_spread(Tape& tape, const SliceInputs& slices, const Variable& tokens);
+/// Attention of each token over those of its graph and head, which are `slices` rows: softmax(q k / sqrt(D))
+/// v.
+Variable token_attention(Tape& tape, int64_t slices, const Variable& queries, const Variable& keys,
+                         const Variable& values);
 
 /// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0, or what `form` makes
 /// of it. Throws InvalidArgument without a target.

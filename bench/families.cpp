@@ -28,7 +28,7 @@ std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const 
 std::vector<Benchmark> kernel_benchmarks(const Selection& selection) {
   std::vector<Family> families = matrix_families();
   for (const std::vector<Family>& more :
-       {row_families(), attention_families(), latent_families(), state_families()})
+       {row_families(), attention_families(), slice_families(), latent_families(), state_families()})
     families.insert(families.end(), more.begin(), more.end());
   check_every_kernel_is_timed(families);
   return benchmarks_of(families, selection);

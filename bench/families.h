@@ -16,11 +16,12 @@ struct Family {
 };
 std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const Selection& selection);
 
-/// Matrix multiplications; row operations; attention; latent values and pairs; the state error, the optimizer
-/// and solver arrays.
+/// Matrix multiplications; row operations; attention; slices; latent values and pairs; the state error, the
+/// optimizer and solver arrays.
 std::vector<Family> matrix_families();
 std::vector<Family> row_families();
 std::vector<Family> attention_families();
+std::vector<Family> slice_families();
 std::vector<Family> latent_families();
 std::vector<Family> state_families();
 

@@ -15,6 +15,7 @@
 #include <meshgrad/kernels/pair_loss.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/slice_attention.h>
 #include <meshgrad/kernels/solver_arrays.h>
 #include <meshgrad/kernels/state_error.h>
 #include <meshgrad/kernels/world_edges.h>
@@ -40,6 +41,7 @@ struct KernelTables {
   const AttentionKernels& attention;
   const LatentKernels& latent;
   const PairLossKernels& pair_loss;
+  const SliceAttentionKernels& slice_attention;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -59,6 +61,7 @@ extern const SolverArrayKernels solver_array_kernels;
 extern const AttentionKernels attention_kernels;
 extern const LatentKernels latent_kernels;
 extern const PairLossKernels pair_loss_kernels;
+extern const SliceAttentionKernels slice_attention_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -76,6 +79,7 @@ extern const SolverArrayKernels solver_array_kernels;
 extern const AttentionKernels attention_kernels;
 extern const LatentKernels latent_kernels;
 extern const PairLossKernels pair_loss_kernels;
+extern const SliceAttentionKernels slice_attention_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -90,7 +94,7 @@ const KernelTables& tables(Device device);
 template <class Visit>
 void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges, solver_arrays, attention, latent, pair_loss] = all;
+               world_edges, solver_arrays, attention, latent, pair_loss, slice_attention] = all;
   {
     const auto& [saves_hidden, forward, backward] = edges;
     visit("message_passing", "saves_hidden", saves_hidden);
@@ -136,6 +140,15 @@ void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
     visit("pair_loss", "pair_loss_forward", loss);
     visit("pair_loss", "pair_loss_backward", loss_back);
   }
+  {
+    const auto& [tokens, tokens_back, spread, spread_back, attend, attend_back] = slice_attention;
+    visit("slice_attention", "slice_tokens_forward", tokens);
+    visit("slice_attention", "slice_tokens_backward", tokens_back);
+    visit("slice_attention", "slice_spread_forward", spread);
+    visit("slice_attention", "slice_spread_backward", spread_back);
+    visit("slice_attention", "token_attention_forward", attend);
+    visit("slice_attention", "token_attention_backward", attend_back);
+  }
 }
 
 /// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that
@@ -144,7 +157,7 @@ void visit_graph_kernels(const KernelTables& all, const Visit& visit) {
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
   const auto& [linear, mlp, edges, sums, pools, elements, reductions, class_loss, optimizer, state_error,
-               world_edges, solver_arrays, attention, latent, pair_loss] = all;
+               world_edges, solver_arrays, attention, latent, pair_loss, slice_attention] = all;
   visit_graph_kernels(all, visit);
   {
     const auto& [forward, backward] = linear;

@@ -3,6 +3,7 @@
 #include <meshgrad/nn/embedding.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/mlp.h>
+#include <meshgrad/nn/slice_layer.h>
 
 #include <memory>
 #include <optional>
@@ -39,6 +40,20 @@ void check_options(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
     throw invalid_argument("MeshGraphNet", "a name for each edge set",
                            std::to_string(sizes.edge_set_names.size()));
   }
+}
+
+void check_slices(const MeshGraphNetOptions& o, const ModelSizes& sizes) {
+  if (o.slices == 0) return;
+  const auto need = [](const char* what, bool fits, const std::string& needed, const std::string& got) {
+    if (!fits) throw invalid_argument(std::string("MeshGraphNet: ") + what, needed, got);
+  };
+  need("slices_every", o.slices_every >= 1, "1 or more", std::to_string(o.slices_every));
+  need("slice_heads", o.slice_heads >= 1 && o.slice_heads <= kMaxHeads && o.width % o.slice_heads == 0,
+       "1 to " + std::to_string(kMaxHeads) + " heads that divide the width, " + std::to_string(o.width),
+       std::to_string(o.slice_heads));
+  need("slices", slices_fit(o.slices, o.width / o.slice_heads), slices_that_fit(),
+       std::to_string(o.slices) + " slices of " + std::to_string(o.width / o.slice_heads) + " columns");
+  need("sizes", sizes.graph_starts, "graph_starts, with slices", "false");
 }
 
 void check_batch(const GraphBatch& batch, const Values& before, size_t edge_sets) {
@@ -220,6 +235,21 @@ Variable pool_nodes(Tape& tape, const Variable& nodes, const GraphBatch& batch, 
   return ops::graph_pool(tape, nodes, batch.graph_starts, pool);
 }
 
+/// Nodes of a graph exchange what they know through slices.
+struct SliceStage {
+  SliceLayer layer;
+
+  Values operator()(Tape& tape, const ParameterSet& parameters, const GraphBatch& batch,
+                    const Values& before) const {
+    if (batch.halo != nullptr || !batch.graph_starts.defined())
+      throw invalid_argument("MeshGraphNet: batch", "whole graphs with graph_starts, for slices",
+                             batch.halo != nullptr ? "a part of a mesh" : "none");
+    Values after = before;
+    after.front() = layer(tape, parameters, batch.graph_starts, before.front());
+    return after;
+  }
+};
+
 /// The nodes' values become one row a graph.
 struct Pool {
   GraphPool pool;
@@ -273,6 +303,7 @@ std::string parameter_conventions(const MeshGraphNetOptions& options) {
 
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes) {
   check_options(options, sizes);
+  check_slices(options, sizes);
   Model model;
   model.parameters.set_conventions(parameter_conventions(options));
   const MlpFactory factory(model.parameters, options, sizes);
@@ -291,6 +322,16 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
       next_edges = block.next_edges;
       return block;
     });
+    if (options.slices == 0 || (b + 1) % options.slices_every != 0 || b + 1 == options.blocks) continue;
+    const std::string name = "slices." + std::to_string(b);
+    add(name, true, [&] {
+      return SliceStage{SliceLayer(model.parameters, name,
+                                   {.width = options.width,
+                                    .heads = options.slice_heads,
+                                    .slices = options.slices,
+                                    .norm = options.norm})};
+    });
+    next_edges = nullptr;  // the next block reads other nodes than this one's
   }
   if (sizes.pool) add("pool", false, [&] { return Pool{*sizes.pool}; });
   add("decoder", false, [&] {

@@ -32,6 +32,9 @@ struct MeshGraphNetOptions {
   AggregateOrder aggregate = AggregateOrder::before_residual;
   EdgeReduce reduce = EdgeReduce::sum;     ///< mean, max: edges op by op, also where fused
   GraphPool graph_pool = GraphPool::mean;  ///< of nodes, for graph_outputs
+  int64_t slices = 0;        ///< of a slice layer between blocks (slice_layer.h); 0: there is none
+  int64_t slices_every = 5;  ///< blocks from one slice layer to the next
+  int64_t slice_heads = 8;   ///< that divide the width
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in the backward pass
   bool keep_last_edges =
@@ -42,13 +45,15 @@ struct MeshGraphNetOptions {
 std::string parameter_conventions(const MeshGraphNetOptions& options);
 
 /// The stages of add_embedding, "encoder", "processor.0", ..., with sizes.pool "pool", "decoder" and their
-/// parameters, not yet allocated. Parameters: node_encoder, edge_encoder, processor.K.edge_mlp,
-/// processor.K.node_mlp, node_decoder and with graph_outputs graph_decoder, each an Mlp; with several edge
-/// sets the names of those of edges end with the set's. An edge set without features (0 edge_inputs) has no
-/// encoder: the first block's edge MLP reads only sender and receiver, and its output is the edges' first
-/// latents. Without outputs, beside graph_outputs, there is no node_decoder. Throws InvalidArgument for other
-/// sizes below 1, more than 7 hidden layers or edge sets, and edge sets without a name each. Stages throw it
-/// for a batch whose edge sets are others.
+/// parameters, not yet allocated. With slices a stage "slices.K" follows each slices_every-th block K but the
+/// last block, with the parameters of a SliceLayer of that name; it needs sizes.graph_starts. Parameters:
+/// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder and with
+/// graph_outputs graph_decoder, each an Mlp; with several edge sets the names of those of edges end with the
+/// set's. An edge set without features (0 edge_inputs) has no encoder: the first block's edge MLP reads only
+/// sender and receiver, and its output is the edges' first latents. Without outputs, beside graph_outputs,
+/// there is no node_decoder. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or edge
+/// sets, edge sets without a name each, and slices that do not fit (kernels/slice_attention.h). Stages throw
+/// it for a batch whose edge sets are others; those of slices for a part of a mesh.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

@@ -89,6 +89,9 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
           case Initial::zero:
             data[k] = T(0);
             break;
+          case Initial::half:
+            data[k] = T(0.5);
+            break;
           case Initial::one:
             data[k] = T(1);
             break;

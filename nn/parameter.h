@@ -17,6 +17,7 @@ enum class Initial : uint8_t {
                    ///< layers)
   glorot,  ///< uniform in +-sqrt(6 / fan_in); fan_in is then the sum of both fans (Glorot, Bengio 2010)
   zero,
+  half,  ///< 0.5
   one
 };
 

@@ -22,7 +22,7 @@ struct ModelCase : MeshGraphNetOptions {
             .edge_set_names = edge_set_names,
             .outputs = outputs,
             .graph_outputs = graph_outputs,
-            .graph_starts = pool.has_value() || graph_outputs > 0,
+            .graph_starts = pool.has_value() || graph_outputs > 0 || slices > 0,
             .pool = pool};
   }
 };
@@ -50,6 +50,11 @@ struct LossBatch {
   Tensor mask;               ///< u8 [nodes] or [graphs]
   Tensor graph_target = {};  ///< [graphs, graph_outputs], where there are any
 };
+
+/// Starts of three graphs that have the nodes of a batch, one of them none.
+inline Tensor three_graphs(Runtime& runtime, int64_t nodes) {
+  return make_graph_starts(runtime, std::vector<int64_t>{nodes / 3, 0, nodes - nodes / 3});
+}
 
 /// The prediction, [nodes, outputs].
 inline Variable predict(const Model& model, Tape& tape, const GraphBatch& graph,

@@ -6,11 +6,12 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kOps[] = {"linear",         "activation",    "norm",         "add",
-                                     "concat",         "segment_sum",   "mlp",          "edge_update",
-                                     "halo_exchange",  "weighted_sum",  "graph_pool",   "add_bias",
-                                     "dropout",        "mean_of_heads", "embedding",    "maximum",
-                                     "edge_attention", "head_scores",   "sample_latent"};
+constexpr std::string_view kOps[] = {"linear",         "activation",     "norm",          "add",
+                                     "concat",         "segment_sum",    "mlp",           "edge_update",
+                                     "halo_exchange",  "weighted_sum",   "graph_pool",    "add_bias",
+                                     "dropout",        "mean_of_heads",  "embedding",     "maximum",
+                                     "edge_attention", "head_scores",    "sample_latent", "slice_tokens",
+                                     "slice_spread",   "token_attention"};
 
 uint32_t bit_of(std::string_view op) {
   const auto* const found = std::find(std::begin(kOps), std::end(kOps), op);

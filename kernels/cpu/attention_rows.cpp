@@ -325,6 +325,45 @@ HWY_INLINE void head_scores_backward_of(const R& row, int64_t rows, const S* x, 
   }
 }
 
+template <class T>
+void softmax_rows(int64_t rows, int64_t width, T scale, T* x, int64_t x_row) {
+  const Wide<T> d;
+  for (int64_t i = 0; i < rows; ++i, x += x_row) {
+    auto most = hn::Set(d, -std::numeric_limits<T>::infinity());
+    over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
+      const auto scores = hn::Mul(load(part, x + j), hn::Set(d, scale));
+      store(part, scores, x + j);
+      most = hn::Max(most, part.whole ? scores : hn::IfThenElse(part.mask, scores, most));
+    });
+    const auto base = hn::Set(d, hn::GetLane(hn::MaxOfLanes(d, most)));
+    auto total = hn::Zero(d);
+    over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
+      const auto e = exponential(d, hn::Sub(load(part, x + j), base));
+      store(part, e, x + j);
+      total = hn::Add(total, part.whole ? e : hn::IfThenElseZero(part.mask, e));
+    });
+    const auto share = hn::Set(d, T(1) / hn::GetLane(hn::SumOfLanes(d, total)));
+    over_row<T>(
+        width, [&](int64_t j, auto part) HWY_ATTR { store(part, hn::Mul(load(part, x + j), share), x + j); });
+  }
+}
+
+template <class T>
+void softmax_rows_backward(int64_t rows, int64_t width, T scale, const T* s, int64_t s_row, T* g,
+                           int64_t g_row) {
+  const Wide<T> d;
+  for (int64_t i = 0; i < rows; ++i, s += s_row, g += g_row) {
+    auto dot = hn::Zero(d);  // lanes past the row load zeros
+    over_row<T>(width, [&](int64_t j, auto part)
+                           HWY_ATTR { dot = hn::MulAdd(load(part, s + j), load(part, g + j), dot); });
+    const auto mean = hn::Set(d, hn::GetLane(hn::SumOfLanes(d, dot)));
+    over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
+      const auto from_mean = hn::Sub(load(part, g + j), mean);
+      store(part, hn::Mul(hn::Mul(load(part, s + j), hn::Set(d, scale)), from_mean), g + j);
+    });
+  }
+}
+
 template <class S>
 const AttentionRows<S>* attention_table() {
   using T = Accumulator<S>;
@@ -358,7 +397,9 @@ const AttentionRows<S>* attention_table() {
             with_row<T>(heads, dim, [&](auto row) HWY_ATTR {
               head_scores_backward_of(row, count, x, weight, d_scores, accumulate, d_x, d_weight);
             });
-          }};
+          },
+      .softmax = softmax_rows<T>,
+      .softmax_backward = softmax_rows_backward<T>};
   return &rows;
 }
 // HWY_EXPORT takes plain functions.

@@ -47,6 +47,11 @@ struct AttentionRows {
   /// d_x = [d_x +] d_scores weight unless null, and d_weight += sum of d_scores x unless null.
   void (*head_scores_backward)(int64_t rows, int64_t heads, int64_t dim, const S* x, const T* weight,
                                const T* d_scores, bool accumulate, S* d_x, T* d_weight);
+  /// In place of rows of a tile (row_ops.h), x = softmax(scale x); and of d, with s such a result, the
+  /// gradient of x: d = scale s (d - sum of s d).
+  void (*softmax)(int64_t rows, int64_t width, T scale, T* x, int64_t x_row);
+  void (*softmax_backward)(int64_t rows, int64_t width, T scale, const T* s, int64_t s_row, T* d,
+                           int64_t d_row);
 };
 
 /// The best table for this CPU.

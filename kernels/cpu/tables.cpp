@@ -18,7 +18,8 @@ const KernelTables& cpu_tables() {
                                         .solver_arrays = cpu::solver_array_kernels,
                                         .attention = cpu::attention_kernels,
                                         .latent = cpu::latent_kernels,
-                                        .pair_loss = cpu::pair_loss_kernels};
+                                        .pair_loss = cpu::pair_loss_kernels,
+                                        .slice_attention = cpu::slice_attention_kernels};
   return kTables;
 }
 

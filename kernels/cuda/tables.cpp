@@ -18,7 +18,8 @@ const KernelTables& gpu_tables() {
                                         .solver_arrays = cuda::solver_array_kernels,
                                         .attention = cuda::attention_kernels,
                                         .latent = cuda::latent_kernels,
-                                        .pair_loss = cuda::pair_loss_kernels};
+                                        .pair_loss = cuda::pair_loss_kernels,
+                                        .slice_attention = cuda::slice_attention_kernels};
   return kTables;
 }
 

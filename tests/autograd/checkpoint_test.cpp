@@ -372,7 +372,8 @@ TEST_CASE("outputs of named ops are saved") {
   CHECK(contains(invalid_argument_text([] { SavePolicy::outputs_of("gemm"); }),
                  "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, "
                  "halo_exchange, weighted_sum, graph_pool, add_bias, dropout, mean_of_heads, embedding, "
-                 "maximum, edge_attention, head_scores, sample_latent, got gemm"));
+                 "maximum, edge_attention, head_scores, sample_latent, slice_tokens, "
+                 "slice_spread, token_attention, got gemm"));
   CHECK_FALSE(SavePolicy::matmuls == SavePolicy::inputs);
   CHECK_FALSE(SavePolicy::matmuls == SavePolicy::outputs_of("linear"));
 }

@@ -20,6 +20,14 @@ namespace {
 
 ModelCase small_options() { return model_case(4, 2, 24, 3); }
 
+/// A slice layer after every block but the last.
+ModelCase with_slices(ModelCase options) {
+  options.slices = 4;
+  options.slices_every = 1;
+  options.slice_heads = 2;
+  return options;
+}
+
 Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t purpose) {
   Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data);
   dispatch_cpu_storage(dtype, [&]<class S>() {
@@ -44,6 +52,7 @@ LossBatch random_batch(Runtime& runtime, const ModelCase& options, int64_t nodes
     batch.graph.edge_sets.push_back(std::move(edge_set));
   }
   batch.graph.node_features = random_tensor(runtime, {nodes, options.node_inputs}, dtype, 1);
+  if (options.slices > 0) batch.graph.graph_starts = three_graphs(runtime, nodes);
   batch.target = random_tensor(runtime, {nodes, options.outputs}, accumulator_of(dtype), 2);
   batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
   for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
@@ -284,6 +293,77 @@ TEST_CASE("models of nodes and graphs have the right gradients") {
   both.pool = GraphPool::sum;
   CHECK_THROWS_WITH_AS(make_model(both), doctest::Contains("sizes with pool] needed graph_outputs 0, got 1"),
                        InvalidArgument);
+}
+
+TEST_CASE("models with slices have the right gradients") {
+  for (const Norm norm : {Norm::layer, Norm::rms, Norm::none}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = with_slices(model_case(3, 2, 6, 3));
+      options.activation = Activation::silu;
+      options.norm = norm;
+      options.path = path;
+      Runtime runtime = make_runtime();
+      const Model model = make_model(options, runtime, DType::f64, 7);
+      CHECK((model.parameters.find("slices.0.norm.weight") >= 0) == (norm != Norm::none));
+      CAPTURE(name_of(norm));
+      CHECK(largest_gradient_error(runtime, model, random_batch(runtime, options, 9, 20, DType::f64)) < 1e-7);
+    }
+  }
+}
+
+TEST_CASE("slices join all nodes of a graph, and no others") {
+  Runtime runtime = make_runtime();
+  const ModelCase options = with_slices(model_case(3, 2, 6, 3));
+  const Model model = make_model(options, runtime, DType::f64, 7);
+  std::vector<std::string> names;
+  for (const Stage& stage : model.stages) names.push_back(stage.name);
+  CHECK(names == std::vector<std::string>{"encoder", "processor.0", "slices.0", "processor.1", "slices.1",
+                                          "processor.2", "decoder"});
+  LossBatch batch = random_batch(runtime, options, 9, 0, DType::f64);  // graphs of 3, 0 and 6 nodes
+  const auto prediction = [&] {
+    Tape tape(runtime, Tape::Mode::evaluate);
+    return to_matrix(predict(model, tape, batch.graph).value());
+  };
+  const Matrix before = prediction();
+  batch.graph.node_features.data<double>()[0] += 1.0;
+  const Matrix after = prediction();
+  for (int64_t node = 0; node < 9; ++node) CHECK((before.at(node, 0) != after.at(node, 0)) == (node < 3));
+  batch.graph.graph_starts = {};
+  CHECK_THROWS_WITH_AS(prediction(), doctest::Contains("needed whole graphs with graph_starts, for slices"),
+                       InvalidArgument);
+}
+
+TEST_CASE("slices that do not fit are refused") {
+  const auto error = [](auto&& change) {
+    ModelCase options = with_slices(model_case(3, 2, 6, 3));
+    change(options);
+    return invalid_argument_text([&] { make_model(options); });
+  };
+  CHECK(error([](ModelCase&) {}) == "");
+  CHECK(contains(error([](ModelCase& o) { o.slice_heads = 4; }), "heads that divide the width, 6, got 4"));
+  CHECK(contains(error([](ModelCase& o) { o.slices = 129; }), "got 129 slices of 3 columns"));
+  CHECK(contains(error([](ModelCase& o) { o.slices_every = 0; }), "slices_every] needed 1 or more, got 0"));
+  ModelSizes sizes = with_slices(model_case(3, 2, 6, 3)).sizes();
+  sizes.graph_starts = false;
+  CHECK(contains(
+      invalid_argument_text([&] { make_mesh_graph_net(with_slices(model_case(3, 2, 6, 3)), sizes); }),
+      "needed graph_starts, with slices"));
+}
+
+TEST_CASE("slices in 16 bits, and for any number of threads") {
+  ModelCase options = with_slices(small_options());
+  options.activation = Activation::silu;
+  const Outcome exact = run(options, 1, DType::f64, 1000, 4001);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    const double unit = dtype == DType::f32 ? 0x1p-24 : dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
+    const Outcome stored = run(options, 1, dtype, 1000, 4001);
+    CAPTURE(name_of(dtype));
+    CHECK(relative_difference(stored.prediction, exact.prediction) < 8.0 * unit);
+    CHECK(relative_difference(stored.gradients, exact.gradients) < 16.0 * unit);
+    const Outcome threads = run(options, 3, dtype, 1000, 4001);
+    CHECK(stored.prediction == threads.prediction);
+    CHECK(stored.gradients == threads.gradients);
+  }
 }
 
 TEST_CASE("edges without features have no encoder") {

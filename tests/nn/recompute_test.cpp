@@ -48,6 +48,7 @@ struct Window {
            random(from, edges, options.edge_inputs[set], dtype)});
     }
     batch.graph.node_features = random(from, nodes, options.node_inputs, dtype);
+    if (options.slices > 0) batch.graph.graph_starts = three_graphs(runtime, nodes);
     batch.target = random(from, nodes, options.outputs, accumulator_of(dtype));
     batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
     for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
@@ -190,6 +191,25 @@ TEST_CASE("segments with reduced edges keep the gradients") {
       CAPTURE(name_of(reduce));
       for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls, random_keep(draws)})
         CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
+    }
+  }
+}
+
+TEST_CASE("segments with slices keep the gradients") {
+  uint64_t draws = 0;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = options_of(3, 8);  // stages: encoder, five of blocks and slices, decoder
+      options.path = path;
+      options.slices = 5;
+      options.slices_every = 1;
+      options.slice_heads = 2;
+      Window window(options, dtype, 31, 97);
+      const Tensor plain = window.plain();
+      CAPTURE(name_of(dtype));
+      for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls, random_keep(draws)})
+        CHECK(equal_bits(plain, window.gradients(segments(5, 7, keep), segments(5, 2, keep))));
+      CHECK(equal_bits(plain, window.gradients({{0, 7}}, {{0, 1}, {1, 4}, {5, 7}})));
     }
   }
 }

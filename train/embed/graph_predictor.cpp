@@ -146,8 +146,8 @@ GraphPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
   classes = config.task.name != TaskName::graph_regression;
   sizes = reads.sizes();
   sizes.outputs = columns_of_targets();
+  sizes.graph_starts = per_graph || reads_graph_starts(config.model);
   if (per_graph) {
-    sizes.graph_starts = true;
     sizes.pool = config.model.pool;
   }
   normalizers = reads.online_normalizers(classes ? 0 : sizes.outputs);

@@ -146,6 +146,10 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
       throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",
                              "meshes in parts", "set the whole mesh, on one process");
     }
+    if (arrays[i].in_parts && reads_graph_starts(config.model)) {
+      throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with model.slices",
+                             "meshes in parts", "set the whole mesh, on one process");
+    }
     if (arrays[i].in_parts && !graph_targets().empty()) {
       throw invalid_argument(
           "MeshPredictor: set_meshes",

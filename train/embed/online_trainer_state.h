@@ -135,6 +135,10 @@ struct OnlineTrainer::State {
                              "whole meshes, with targets on graphs: " + graphs.names(), "a mesh in parts",
                              "set the whole mesh, on one process");
     }
+    if (reads_graph_starts(config.model)) {
+      throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, with model.slices", "a mesh in parts",
+                             "set the whole mesh, on one process");
+    }
     const LossConfig& loss = config.loss;
     std::string got;
     if (loss.name == LossName::relative_l2) got = "name = \"relative_l2\"";

@@ -48,9 +48,7 @@ struct OtherValue {
   std::string operator()(const FieldNumbersKey& type) const {
     return type.named == "fields" ? "velocity=0.5" : "5=0.5";
   }
-  std::string operator()(const TextKey& type) const {
-    return type.accepts != nullptr ? "cpu" : "another one";
-  }
+  std::string operator()(const TextKey& type) const { return type.accepts != nullptr ? "cpu" : "a text"; }
   std::string operator()(const TextListKey& type) const {
     return type.names != nullptr ? std::string(type.names().front()) : "pressure,velocity";
   }
@@ -100,6 +98,8 @@ TEST_CASE("every key survives a round trip") {
     if (name.starts_with("gat.")) overrides.emplace_back("model.name=gat");
     if (name.ends_with(".heads")) overrides.front() = name + "=8";  // a divisor of model.width
     if (name == "vgae.heads") overrides.emplace_back("vgae.encoder=attention");
+    if (name.starts_with("model.slice_") || name == "model.slices_every")
+      overrides = {name + "=4", "model.slices=4"};
     if (name == "gat.jumping") overrides.emplace_back("model.blocks=7");
     if (name == "gat.score") overrides.emplace_back("gat.edge_features=false");
     if (name == "gat.output_heads") overrides.emplace_back("gat.decoder=attention");

@@ -213,6 +213,7 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
                  "activation, norm, add, concat, "
                  "segment_sum, mlp, edge_update, halo_exchange, weighted_sum, graph_pool, add_bias, dropout, "
                  "mean_of_heads, embedding, maximum, edge_attention, head_scores, sample_latent, "
+                 "slice_tokens, slice_spread, token_attention, "
                  "got \"lineer\" in the list; fix: did you "
                  "mean \"linear\"?"));
   CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==

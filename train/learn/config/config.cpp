@@ -252,6 +252,9 @@ MeshGraphNetOptions mesh_graph_net_options(const ModelConfig& config) {
           .aggregate = config.aggregate,
           .reduce = config.reduce,
           .graph_pool = config.pool,
+          .slices = config.slices,
+          .slices_every = config.slices_every,
+          .slice_heads = config.slice_heads,
           .path = config.path,
           .keep_hidden = config.keep_hidden};
 }
@@ -297,6 +300,10 @@ VgaeOptions vgae_options(const ModelConfig& config) {
 bool draws_by_node(const ModelConfig& config) {
   return config.name == ModelName::vgae ||
          (config.name == ModelName::gat && (config.gat.dropout > 0.0 || config.gat.attention_dropout > 0.0));
+}
+
+bool reads_graph_starts(const ModelConfig& config) {
+  return config.name == ModelName::mesh_graph_net && config.slices > 0;
 }
 
 std::string changed_fixed_key(const Config& saved, const Config& config) {

@@ -132,6 +132,9 @@ struct ModelConfig {
   AggregateOrder aggregate = AggregateOrder::before_residual;
   EdgeReduce reduce = EdgeReduce::sum;
   GraphPool pool = GraphPool::mean;  ///< of targets on graphs
+  int64_t slices = 0;                ///< 0: no slice layers
+  int64_t slices_every = 5;          ///< blocks
+  int64_t slice_heads = 8;
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
   GatConfig gat = {};
@@ -148,6 +151,9 @@ std::string parameter_conventions(const ModelConfig& config);
 VgaeOptions vgae_options(const ModelConfig& config);
 /// Whether the model draws random numbers in training, and so needs batches with node_keys.
 bool draws_by_node(const ModelConfig& config);
+/// Whether nodes of a graph exchange what they know other than along edges, so that the model needs batches
+/// with graph_starts.
+bool reads_graph_starts(const ModelConfig& config);
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
 inline constexpr int64_t kAutoBatch = 0;

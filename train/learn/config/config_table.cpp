@@ -176,6 +176,13 @@ constexpr ConfigKey kKeys[] = {
     {"model", "pool", choice<&ModelConfig::pool>(kPools), "", kFixedOnGraphs,
      "How the nodes of a graph become one row, from which targets on graphs are decoded: their mean, sum or "
      "maximum"},
+    {"model", "slices", IntegerKey{at<&ModelConfig::slices>, 0, kMaxSlices}, "slices", kFixedOfMeshGraphNet,
+     "Slices through which all nodes of a graph exchange what they know, between blocks; 0: along edges "
+     "only"},
+    {"model", "slices_every", IntegerKey{at<&ModelConfig::slices_every>, 1, 1024}, "blocks",
+     kFixedOfMeshGraphNet, "Blocks from one exchange through slices to the next"},
+    {"model", "slice_heads", IntegerKey{at<&ModelConfig::slice_heads>, 1, kMaxHeads}, "heads",
+     kFixedOfMeshGraphNet, "Heads of an exchange through slices, which share model.width"},
     {"model", "path", choice<&ModelConfig::path>(kPaths), "", kFree,
      "Fused kernels, or one kernel per op as a check"},
     {"model", "keep_hidden", BoolKey{at<&ModelConfig::keep_hidden>}, "", kFree,

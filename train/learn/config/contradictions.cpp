@@ -39,6 +39,7 @@ class Checks {
     check_embed();
     if (config_.model.name == ModelName::gat) check_gat();
     if (config_.model.name == ModelName::vgae) check_vgae();
+    if (config_.model.name == ModelName::mesh_graph_net) check_slices();
     check_recompute();
     check_optimizer();
     return std::move(found_);
@@ -87,6 +88,32 @@ class Checks {
     refuse(config_.model.embedding != ModelConfig().embedding, {"model.embedding", "data.embed"},
            fmt::format("{} where data.embed is empty", ModelConfig().embedding),
            "name identifiers in data.embed, or leave it out");
+  }
+
+  void check_slices() {
+    const ModelConfig& model = config_.model;
+    if (model.slices == 0) {
+      for (const char* name : {"model.slices_every", "model.slice_heads"}) {
+        const ConfigKey& key = *find_key(name);
+        const std::string unset = toml_literal(key, Config{});
+        refuse(toml_literal(key, config_) != unset, {name, "model.slices"},
+               fmt::format("{} with model.slices = 0", unset), "leave it out, or set model.slices");
+      }
+      return;
+    }
+    refuse(model.width % model.slice_heads != 0, {"model.slice_heads", "model.width"},
+           fmt::format("a divisor of model.width = {}", model.width), "change one of the two");
+    refuse(!slices_fit(model.slices, model.width / model.slice_heads), {"model.slices", "model.slice_heads"},
+           fmt::format("{}; a head has {}", slices_that_fit(), model.width / model.slice_heads),
+           "lower model.slices, or raise model.slice_heads");
+    refuse(model.slices_every >= model.blocks, {"model.slices_every", "model.blocks"},
+           fmt::format("less than model.blocks = {}, as slices stand between blocks", model.blocks),
+           "lower model.slices_every, or set model.slices = 0");
+    refuse(config_.ranks.partition != MeshPartition::none || config_.ranks.parts_in_turn > 1,
+           {config_.ranks.partition != MeshPartition::none ? "ranks.partition" : "ranks.parts_in_turn",
+            "model.slices"},
+           "whole meshes with model.slices above 0",
+           "set ranks.partition = \"none\" and ranks.parts_in_turn = 1, or model.slices = 0");
   }
 
   void check_gat() {

@@ -102,6 +102,10 @@ std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& conf
   if (has_data && metadata.contains("data"))
     check_same_data(path, training_data_from_json(metadata.at("data"), path.string()), task, config);
   ModelSizes sizes = task.sizes();
+  if (reads_graph_starts(own.model) && !sizes.graph_starts)
+    throw config_error(kTeacher, "a teacher without slices for a model with model.slices = 0",
+                       fmt::format("{}, with model.slices = {}", path.string(), own.model.slices),
+                       "set model.slices, or another teacher");
   if (sizes.pool) sizes.pool = own.model.pool;
   for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
   Model model = make_model(own.model, sizes);

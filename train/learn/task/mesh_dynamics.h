@@ -23,6 +23,7 @@ class MeshDynamics {
 
   // What train/learn/task/task.h asks of every task.
   const MeshTask& mesh() const { return mesh_; }
+  MeshTask& mesh() { return mesh_; }
   /// Beside what MeshTask::layout has: with further frames "unroll.nodes", "unroll.target", "unroll.source",
   /// "unroll.ratio" and with targets on graphs "unroll.graph_target" (unrolled_loss.h).
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;

@@ -13,6 +13,7 @@ class SteadyField {
 
   // What train/learn/task/task.h asks of every task.
   const MeshTask& mesh() const { return mesh_; }
+  MeshTask& mesh() { return mesh_; }
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
     return mesh_.layout(shape, dtype, kind);
   }

@@ -11,17 +11,17 @@ namespace meshgrad {
 namespace {
 
 Task make_any_task(const Config& config, const Dataset& dataset) {
-  const bool keys = draws_by_node(config.model);
+  const ModelConfig& model = config.model;
   if (config.task.name == TaskName::steady_field)
-    return Task(SteadyField(dataset, config.data, config.loss), keys);
+    return Task(SteadyField(dataset, config.data, config.loss), model);
   if (config.task.name == TaskName::node_classification)
-    return Task(NodeClassification(dataset, config), keys);
-  if (config.task.name == TaskName::graph_regression) return Task(GraphRegression(dataset, config), keys);
+    return Task(NodeClassification(dataset, config), model);
+  if (config.task.name == TaskName::graph_regression) return Task(GraphRegression(dataset, config), model);
   if (config.task.name == TaskName::graph_classification)
-    return Task(GraphClassification(dataset, config), keys);
+    return Task(GraphClassification(dataset, config), model);
   if (config.task.name == TaskName::link_reconstruction)
-    return Task(LinkReconstruction(dataset, config), keys);
-  return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), keys);
+    return Task(LinkReconstruction(dataset, config), model);
+  return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss), model);
 }
 
 /// Keys that count nodes keep their defaults where none is predicted.
@@ -59,6 +59,19 @@ void check_graph_targets(const Config& config, const FieldSelection& fields) {
 }
 
 }  // namespace
+
+Task::Task(Kind kind, const ModelConfig& model) : kind_(std::move(kind)), node_keys_(draws_by_node(model)) {
+  if (!reads_graph_starts(model)) return;
+  std::visit(
+      [](auto& task) {
+        if constexpr (requires { task.mesh(); }) {
+          task.mesh().sizes.graph_starts = true;
+        } else {
+          task.sizes.graph_starts = true;
+        }
+      },
+      kind_);
+}
 
 Task make_task(const Config& config, const Dataset& dataset) {
   Task task = make_any_task(config, dataset);

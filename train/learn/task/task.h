@@ -37,8 +37,8 @@ class Task {
   }
 
  public:
-  /// With `node_keys` batches have GraphBatch::node_keys.
-  explicit Task(Kind kind, bool node_keys = false) : kind_(std::move(kind)), node_keys_(node_keys) {}
+  /// With batches that have what the model reads beside what the task's own models do.
+  explicit Task(Kind kind, const ModelConfig& model = {});
 
   /// What a task on meshes reads and predicts, for programs that are about meshes; null for others.
   const MeshTask* find_mesh() const;

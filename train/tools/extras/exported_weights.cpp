@@ -82,6 +82,10 @@ void need_mesh_graph_net(const Config& config, const std::string& checkpoint) {
     throw config_error(checkpoint, "a model that can be exported: without data.embed",
                        listed(config.data.embed),
                        "read the parameters in the checkpoint, which is a safetensors file");
+  if (model.slices > 0)
+    throw config_error(checkpoint, "a model that can be exported: with model.slices = 0",
+                       std::to_string(model.slices),
+                       "read the parameters in the checkpoint, which is a safetensors file");
   if (model.name == ModelName::mesh_graph_net) return;
   throw config_error(checkpoint, "a model that can be exported: mesh_graph_net",
                      std::string(name_of(model.name)),

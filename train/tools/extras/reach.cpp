@@ -237,6 +237,7 @@ std::string reach_text(const MeshReach& reach) {
 
 std::optional<Finding> reach_finding(const Config& config, const MeshReach& reach) {
   if (config.task.name != TaskName::steady_field || reach.sources.empty()) return std::nullopt;
+  if (reads_graph_starts(config.model)) return std::nullopt;  // slices join all nodes
   const ReachSource* cut_off = nullptr;
   for (const ReachSource& source : reach.sources)
     if (source.cut_off > 0 && (cut_off == nullptr || (source.input && !cut_off->input))) cut_off = &source;
