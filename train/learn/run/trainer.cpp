@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/run_start.h>
+#include <meshgrad/train/learn/run/score_file.h>
 #include <meshgrad/train/learn/run/trainer.h>
 
 #include <fmt/format.h>
@@ -42,6 +43,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
               parts_ ? &*parts_ : nullptr),
       folder_(config.run.dir),
       sum_(runtime, ranks_, config.ranks, model_) {
+  if (config.curriculum.score == CurriculumScore::model && !options.resume) load_scoring_model();
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.samples(config.data.valid_split);  // says which exist
@@ -77,13 +79,11 @@ TrainResult Trainer::run() {
          describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)), {{"steps", steps}});
     if (!config_.train.freeze.empty())
       tell(RunEventKind::settings, describe_frozen(model_.parameters, config_.train.freeze));
-    const std::string sampling = task_.describe_sampling(
-        config_.data.train_split,
-        static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
-    if (!sampling.empty()) tell(RunEventKind::settings, sampling);
-    if (!validate_start()) return stopped();
+    describe_samples();
+    if (!score_samples() || !validate_start()) return stopped();
   }
   while (state_.step < steps) {
+    if (!score_samples()) return stopped();
     const auto begin = std::chrono::steady_clock::now();
     const int64_t sent_before = bytes_sent();
     begin_trace();
@@ -188,6 +188,7 @@ void Trainer::resume() {
         fmt::format("{} with the fingerprint {:016x}", config_.data.path, task_.dataset().fingerprint()),
         "give the same packed file, or start a new run");
   }
+  load_scores(checkpoint);
   validate_best_again(checkpoint);
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
@@ -371,8 +372,8 @@ void Trainer::check_memory() {
   const int64_t every = allocator.options().release_cached_every;
   if (every > 0 && state_.step % every == 0) allocator.release_cached();
 
-  const int64_t samples = loader_.sampler().samples(), log_every = config_.train.log_every;
-  const auto epochs_at = [&](int64_t step) { return loader_.samples_until(step) / samples; };
+  const int64_t log_every = config_.train.log_every;
+  const auto epochs_at = [&](int64_t step) { return loader_.sampler().pass_of(loader_.samples_until(step)); };
   const int64_t epoch = epochs_at(state_.step);
   const bool ended = epoch > epochs_at(state_.step - 1);
   const bool last = state_.step == loader_.total_steps();
@@ -418,6 +419,11 @@ void Trainer::save(bool best) {
                          {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
                          {"steps", std::to_string(loader_.total_steps())}}};
   if (task_.teacher() != nullptr) extra.metadata["teacher"] = task_.teacher()->hash();
+  if (const Curriculum* const curriculum = loader_.curriculum()) {
+    extra.metadata[kScoresKey] = curriculum->hashes();
+    extra.metadata.erase("samples_per_epoch");
+    extra.metadata["epoch"] = std::to_string(loader_.epoch_of(state_.step));
+  }
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_, &extra);
 }
