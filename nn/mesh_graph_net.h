@@ -51,9 +51,9 @@ std::string parameter_conventions(const MeshGraphNetOptions& options);
 /// graph_outputs graph_decoder, each an Mlp; with several edge sets the names of those of edges end with the
 /// set's. An edge set without features (0 edge_inputs) has no encoder: the first block's edge MLP reads only
 /// sender and receiver, and its output is the edges' first latents. Without outputs, beside graph_outputs,
-/// there is no node_decoder. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or edge
-/// sets, edge sets without a name each, and slices that do not fit (kernels/slice_attention.h). Stages throw
-/// it for a batch whose edge sets are others; those of slices for a part of a mesh.
+/// there is no node_decoder. Throws InvalidArgument for other sizes below 1, more than 7 hidden layers or
+/// edge sets, edge sets without a name each, and slices that do not fit (kernels/slice_attention.h). Stages
+/// throw it for a batch whose edge sets are others; those of slices for a part of a mesh.
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad

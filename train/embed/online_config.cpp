@@ -60,7 +60,7 @@ Config online_config(Config config) {
                        "raise train.batch instead");
   need_defaults(config,
                 {"recompute.mode", "train.init", "train.freeze", "train.ema", "ranks.reduction", "graphs",
-                 "distill.teacher"},
+                 "distill.teacher", "curriculum.score"},
                 "leave it out");
   config = checked_for_given_meshes(std::move(config));
   if (edge_options(config.data) != MeshEdgeOptions{})

@@ -225,6 +225,7 @@ constexpr ConfigSection kSections[] = {
     {"train", "The training loop"},
     {"loss", "How errors of predictions count in training"},
     {"distill", "A teacher, whose predictions are learned from beside the data"},
+    {"curriculum", "Which training samples an epoch draws, by how difficult they are"},
     {"unroll", "Training through several predicted frames"},
     {"optimizer", "Optimizer"},
     {"schedule", "Learning-rate schedule"},
@@ -307,9 +308,11 @@ bool reads_graph_starts(const ModelConfig& config) {
 }
 
 std::string changed_fixed_key(const Config& saved, const Config& config) {
+  const bool over_epochs = saved.curriculum.score != CurriculumScore::none;  // the order of samples
   for (const ConfigKey& key : config_keys()) {
-    if (!key.use.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
     const std::string name = full_name(key);
+    const bool fixed = key.use.fixed || (over_epochs && name == "train.epochs");
+    if (!fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
     const bool unused = name == "normalize.warmup_steps" && config.normalize.mode != NormalizeMode::online;
     if (!unused) return name;
   }

@@ -193,6 +193,20 @@ struct DistillConfig {
   std::string cache;  ///< a file with the teacher's predictions; empty: it predicts in each step
 };
 
+/// By what training samples are scored: not at all, by the run's own model, or by another.
+enum class CurriculumScore : uint8_t { none, loss, model };
+
+/// Which samples an epoch draws. Pairs are of the first epoch and of the last; between them they change
+/// linearly.
+struct CurriculumConfig {
+  CurriculumScore score = CurriculumScore::none;
+  std::string model;    ///< a checkpoint, or a run's folder, of CurriculumScore::model
+  int64_t chunk = 500;  ///< samples
+  std::vector<double> percentile = {75, 95};
+  std::vector<double> ratio = {1, 10};
+  int64_t refresh_epochs = 10;
+};
+
 struct TrainConfig {
   int64_t steps = 100000;
   int64_t epochs = 0;       ///< 0: `steps` decides
@@ -316,6 +330,7 @@ struct Config {
   TrainConfig train;
   LossConfig loss;
   DistillConfig distill;
+  CurriculumConfig curriculum;
   UnrollConfig unroll;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

@@ -78,6 +78,9 @@ inline constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("
                                            is("sequence", SegmentUnit::sequence)};
 inline constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber),
                                      is("l1", LossName::l1), is("relative_l2", LossName::relative_l2)};
+inline constexpr Choice kCurriculumScores[] = {is("none", CurriculumScore::none),
+                                               is("loss", CurriculumScore::loss),
+                                               is("model", CurriculumScore::model)};
 inline constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data),
                                          is("initial", RolloutBoundary::initial)};
 inline constexpr Choice kReductions[] = {is("fast", RankReduction::fast),

@@ -12,11 +12,11 @@ using namespace choices;
 using namespace uses;
 
 /// The sections; the type of a key's member says which one it is in.
-constexpr std::tuple kMembers{&Config::run,       &Config::task,     &Config::data,       &Config::model,
-                              &Config::train,     &Config::loss,     &Config::distill,    &Config::unroll,
-                              &Config::optimizer, &Config::schedule, &Config::loss_scale, &Config::normalize,
-                              &Config::recompute, &Config::memory,   &Config::plan,       &Config::evaluate,
-                              &Config::rollout,   &Config::ranks};
+constexpr std::tuple kMembers{&Config::run,        &Config::task,     &Config::data,       &Config::model,
+                              &Config::train,      &Config::loss,     &Config::distill,    &Config::unroll,
+                              &Config::optimizer,  &Config::schedule, &Config::loss_scale, &Config::normalize,
+                              &Config::recompute,  &Config::memory,   &Config::plan,       &Config::evaluate,
+                              &Config::curriculum, &Config::rollout,  &Config::ranks};
 
 template <class Section>
 constexpr Section& section_of(Config& config) {
@@ -323,6 +323,21 @@ constexpr ConfigKey kKeys[] = {
      "File of the teacher's predictions for all samples, which is written before training unless it is "
      "there; "
      "empty: the teacher predicts in each step"},
+
+    {"curriculum", "score", choice<&CurriculumConfig::score>(kCurriculumScores), "", kFixed,
+     "What says how difficult training samples are: nothing, the loss of the run's own model, or that of "
+     "curriculum.model"},
+    {"curriculum", "model", TextKey{at<&CurriculumConfig::model>, false, "a checkpoint or a run"}, "", kFixed,
+     "With curriculum.score = \"model\": checkpoint of a trained model, or a run's folder"},
+    {"curriculum", "chunk", IntegerKey{at<&CurriculumConfig::chunk>, 1, 1'000'000}, "samples", kFixed,
+     "Samples scored at a time"},
+    {"curriculum", "percentile", FloatListKey{at<&CurriculumConfig::percentile>, 0, 100, 2}, "", kFixed,
+     "Percentile of difficulty above which a sample is hard, in the first epoch and in the last"},
+    {"curriculum", "ratio", FloatListKey{at<&CurriculumConfig::ratio>, 0, 1e6, 2}, "", kFixed,
+     "Samples drawn for each that an epoch always has, likewise: hard ones of the largest class; without "
+     "classes, others for each hard one"},
+    {"curriculum", "refresh_epochs", IntegerKey{at<&CurriculumConfig::refresh_epochs>, 1, kMany}, "epochs",
+     kFixed, "Epochs after which the run's own model scores the samples again"},
 
     {"unroll", "steps", IntegerKey{at<&UnrollConfig::steps>, 1, 1000}, "frames", kFixedOverTime,
      "Frames predicted one after another per sample, each from the previous prediction; gradients flow "

@@ -30,6 +30,7 @@ class Checks {
     if (config_.data.history > 1 && find_key("data.history")->applies_to(config_.task.name)) check_history();
     check_loss();
     check_distill();
+    check_curriculum();
     check_steps();
     check_schedule();
     check_mesh();
@@ -246,6 +247,43 @@ class Checks {
     refuse(taught && !distill.cache.empty() && noisy, {"distill.cache", "train.noise"},
            "\"\" with train.noise, which is drawn anew for each use of a sample",
            "set train.noise = 0, or leave out distill.cache");
+  }
+
+  void check_curriculum() {
+    const CurriculumConfig& curriculum = config_.curriculum;
+    if (curriculum.score == CurriculumScore::none) {
+      for (const char* name : {"curriculum.model", "curriculum.chunk", "curriculum.percentile",
+                               "curriculum.ratio", "curriculum.refresh_epochs"})
+        refuse_set(name, "curriculum.score", "\"none\"");
+      return;
+    }
+    if (curriculum.score == CurriculumScore::model) {
+      refuse(curriculum.model.empty(), {"curriculum.model", "curriculum.score"},
+             "a checkpoint, or the folder of a run, with curriculum.score = \"model\"",
+             "name one, or set curriculum.score = \"loss\"");
+      refuse_set("curriculum.refresh_epochs", "curriculum.score", "\"model\"");
+    } else {
+      refuse_set("curriculum.model", "curriculum.score", "\"loss\"");
+    }
+    constexpr const char* kPair = "2 numbers, of the first epoch and of the last";
+    refuse(curriculum.percentile.size() != 2, {"curriculum.percentile"}, kPair, "name both");
+    refuse(curriculum.ratio.size() != 2, {"curriculum.ratio"}, kPair, "name both");
+    constexpr int64_t kMostEpochs = 1'000'000;
+    refuse(config_.train.epochs < 1 || config_.train.epochs > kMostEpochs,
+           {"train.epochs", "curriculum.score"},
+           fmt::format("1 to {} with a curriculum, which changes over the epochs", kMostEpochs),
+           "set it, or leave out curriculum.score");
+    refuse(config_.train.batch_nodes > 0, {"train.batch_nodes", "curriculum.score"},
+           "0 with a curriculum, whose epochs have numbers of batches that are known from the start",
+           "set train.batch, or leave out curriculum.score");
+  }
+
+  /// Of a key that means nothing where another has a value.
+  void refuse_set(const char* name, const char* other, std::string_view value) {
+    const std::string unset = toml_literal(*find_key(name), Config{});
+    refuse(toml_literal(*find_key(name), config_) != unset, {name, other},
+           fmt::format("{} where {} = {}", unset, other, value),
+           fmt::format("leave it out, or set another {}", other));
   }
 
   void refuse_other_target(const char* key, const std::string& field) {

@@ -107,7 +107,7 @@ BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& tas
       parts_(parts),
       accumulate_(config.train.accumulate),
       most_batches_(most_batches(config, task, share)),
-      sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler().samples()
+      sample_limit_(config.train.epochs > 0 ? sampler().begin_of(config.train.epochs)
                                             : std::numeric_limits<int64_t>::max()),
       total_steps_(config.train.epochs > 0 ? steps_of(config.train.epochs) : config.train.steps),
       depth_(parts != nullptr ? 0 : prefetch_depth(runtime)),
@@ -256,12 +256,12 @@ void BatchLoader::observe_window(int64_t step, Normalizers& normalizers) {
 BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing normalizing,
                                       Normalizers& normalizers, const StepCache& cache) {
   const int64_t number = number_of(at);
-  const int64_t pass = begin_of({at.step, share_.split() ? 0 : at.micro}) / sampler().samples();
+  const int64_t pass = sampler().pass_of(begin_of({at.step, share_.split() ? 0 : at.micro}));
   if (config_.data.verify == DataVerify::epoch && pass != std::exchange(pass_, pass))
     task_.dataset().verify_again();
   const bool prefetches = depth_ > 0 && normalizing == Normalizing::fixed;
   const BatchPosition ahead = position_of(number + static_cast<int64_t>(depth_) + 1);
-  if (ahead.step < total_steps_) {
+  if (ahead.step < total_steps_ && knows(ahead.step)) {
     list_samples(ahead, later_);
     for (const Sample& sample : later_) task_.read_ahead(config_.data.train_split, sample);
   }
@@ -289,7 +289,7 @@ void BatchLoader::prefetch_behind(int64_t number, Normalizers& normalizers, cons
   next_number_ = std::max(next_number_, number);
   for (; next_number_ <= number + static_cast<int64_t>(depth_); ++next_number_) {
     const BatchPosition at = position_of(next_number_);
-    if (at.step >= total_steps_) return;
+    if (at.step >= total_steps_ || !knows(at.step)) return;
     list_samples(at, later_);
     if (later_.empty()) continue;
     Prefetched batch{next_number_, later_, {at.step, 0.0}, stage(later_, cache), false, nullptr};

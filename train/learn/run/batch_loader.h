@@ -74,6 +74,17 @@ class BatchLoader {
 
   NoiseOptions noise(int64_t step) const { return noise_at(config_, step); }
   const Sampler& sampler() const { return order_.sampler(); }
+  /// Null without one.
+  Curriculum* curriculum() { return order_.curriculum(); }
+  /// Whether the samples of the window are known: a curriculum needs scores of its epochs.
+  bool knows(int64_t step) {
+    return curriculum() == nullptr || samples_until(step + 1) <= curriculum()->known_until();
+  }
+  /// The epoch, from 1, of the last sample that windows up to `step` have drawn; 0: there is none.
+  int64_t epoch_of(int64_t step) {
+    const int64_t drawn = samples_until(step);
+    return drawn > 0 ? sampler().pass_of(drawn - 1) + 1 : 0;
+  }
   /// Optimizer steps of the whole run: train.steps, or what train.epochs comes to.
   int64_t total_steps() const { return total_steps_; }
   /// Optimizer steps that contain `passes` passes over the samples; the last may go on in the next pass.

@@ -6,7 +6,8 @@
 namespace meshgrad {
 
 BatchOrder::BatchOrder(const Config& config, const Task& task)
-    : sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed)),
+    : sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed),
+               Curriculum::of(config, task)),
       samples_(config.train.batch),
       most_nodes_(config.train.batch_nodes) {
   const Dataset& data = task.dataset();
@@ -25,7 +26,7 @@ int64_t BatchOrder::begin_of(int64_t batch) {
 }
 
 int64_t BatchOrder::batches_of(int64_t passes) {
-  if (most_nodes_ == 0) return (passes * sampler_.samples() + samples_ - 1) / samples_;
+  if (most_nodes_ == 0) return (sampler_.begin_of(passes) + samples_ - 1) / samples_;
   for (int64_t pass = std::ssize(pass_begins_) - 1; pass < passes; ++pass)
     pass_begins_.push_back(pass_begins_.back() + std::ssize(begins_in(pass)));
   return pass_begins_[static_cast<size_t>(passes)];

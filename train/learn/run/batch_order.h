@@ -1,27 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of training: which sample stands at a position of the endless sequence of passes, and at which
-// position each micro-batch begins. Both follow from the seed and the sizes of the data alone.
+// position each micro-batch begins. Both follow from the seed and the sizes of the data alone; with a
+// curriculum which sample, but not where batches begin, from the scores too.
 #pragma once
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/learn/task/task.h>
+#include <meshgrad/train/learn/task/curriculum.h>
 
 #include <array>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace meshgrad {
 
 /// The order in which training visits the samples of a split: every pass visits each once, shuffled by (seed,
-/// pass). Its only state is a position, so that training can resume at any point.
+/// pass), or those of a curriculum. Its only state is a position, so that training can resume at any point.
 class Sampler {
  public:
   /// Throws DataError when the split has no sample of the task.
-  Sampler(const Task& task, std::string_view split, uint64_t seed)
-      : seed_(seed), samples_(task.samples(split)) {
+  Sampler(const Task& task, std::string_view split, uint64_t seed, std::optional<Curriculum> curriculum = {})
+      : seed_(seed), samples_(task.samples(split)), curriculum_(std::move(curriculum)) {
     if (samples() == 0) throw task.no_samples(split);
   }
+  /// Of the split.
   int64_t samples() const { return samples_.size(); }
+  /// The position at which a pass begins, and the pass of a position.
+  int64_t begin_of(int64_t pass) const {
+    return curriculum_ ? curriculum_->begin_of(pass) : pass * samples();
+  }
+  int64_t pass_of(int64_t position) const {
+    return curriculum_ ? curriculum_->epoch_of(position) : position / samples();
+  }
   /// The sample at a position in the endless sequence of passes.
   Sample at(int64_t position) const {
+    if (curriculum_) {
+      const Curriculum::Drawn drawn = curriculum_->at(position);
+      Sample sample = samples_.at(drawn.sample);
+      sample.visit = drawn.visit;
+      return sample;
+    }
     const auto pass = static_cast<uint64_t>(position / samples());
     Sample sample = samples_.at(static_cast<int64_t>(shuffled(
         seed_, pass, static_cast<uint64_t>(position % samples()), static_cast<uint64_t>(samples()))));
@@ -29,9 +46,13 @@ class Sampler {
     return sample;
   }
 
+  /// Null without one.
+  Curriculum* curriculum() { return curriculum_ ? &*curriculum_ : nullptr; }
+
  private:
   uint64_t seed_;
   SplitSamples samples_;
+  std::optional<Curriculum> curriculum_;
 };
 
 /// Where the micro-batches of a run begin. With train.batch_nodes each pass is cut anew: a batch takes
@@ -44,6 +65,7 @@ class BatchOrder {
   BatchOrder(const Config& config, const Task& task);
 
   const Sampler& sampler() const { return sampler_; }
+  Curriculum* curriculum() { return sampler_.curriculum(); }
   /// The position of the first sample of micro-batch `batch`, counted from 0 over all windows.
   int64_t begin_of(int64_t batch);
   /// Micro-batches of the first `passes` passes.

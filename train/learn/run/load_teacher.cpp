@@ -29,57 +29,97 @@ constexpr std::array<std::string_view, 8> kOwnKeys{
     "path",       "verify",  "train_split",          "valid_split",
     "node_split", "classes", "world_edges_per_node", "noise_types"};
 
-[[noreturn]] void refuse_other(const fs::path& path, std::string_view what, std::string_view needed,
+/// What a key names.
+struct Named {
+  const char* key;
+  fs::path path;
+};
+
+[[noreturn]] void refuse_other(const Named& other, std::string_view what, std::string_view needed,
                                std::string_view got) {
-  throw config_error(kTeacher, fmt::format("a model with {} = {}, as this run has it", what, needed),
-                     fmt::format("{} = {} in {}", what, got, path.string()), kFix);
+  throw config_error(other.key, fmt::format("a model with {} = {}, as this run has it", what, needed),
+                     fmt::format("{} = {} in {}", what, got, other.path.string()), kFix);
 }
 
-void check_same_keys(const fs::path& path, const Config& theirs, const Config& config) {
+void check_same_keys(const Named& other, const Config& theirs, const Config& config) {
   for (const ConfigKey& key : config_keys()) {
     if (key.section != "task" &&
         (key.section != "data" || std::ranges::find(kOwnKeys, key.name) != kOwnKeys.end()))
       continue;
     const std::string needed = toml_literal(key, config), got = toml_literal(key, theirs);
-    if (needed != got) refuse_other(path, full_name(key), needed, got);
+    if (needed != got) refuse_other(other, full_name(key), needed, got);
   }
 }
 
-void check_same_data(const fs::path& path, const TrainingData& trained, const Task& task,
+void check_same_data(const Named& other, const TrainingData& trained, const Task& task,
                      const Config& config) {
-  if (const auto other = find_other_data(path.string(), trained, task, config))
-    throw config_error(kTeacher, other->needed, other->got, kFix);
+  if (const auto found = find_other_data(other.path.string(), trained, task, config))
+    throw config_error(other.key, found->needed, found->got, kFix);
   for (const FieldInfo& theirs : trained.fields) {
     const FieldInfo& field = task.dataset().field(theirs.name);
     if (!field.unit.empty() && !theirs.unit.empty() && field.unit != theirs.unit)
-      refuse_other(path, "the unit of " + field.name, field.unit, theirs.unit);
+      refuse_other(other, "the unit of " + field.name, field.unit, theirs.unit);
     if (field.on != theirs.on)
-      refuse_other(path, "the place of " + field.name, name_of(field.on), name_of(theirs.on));
+      refuse_other(other, "the place of " + field.name, name_of(field.on), name_of(theirs.on));
     if (field.components != theirs.components)
-      refuse_other(path, "components of " + field.name, std::to_string(field.components),
+      refuse_other(other, "components of " + field.name, std::to_string(field.components),
                    std::to_string(theirs.components));
   }
 }
 
-/// Its weights in memory, as distill.offload says, unless it is not to run: then they are checked only.
-void load_model(Runtime& runtime, const fs::path& path, const Config& config, Model& model,
-                Normalizers& normalizers) {
-  const bool cached = !config.distill.cache.empty();
-  const bool offloaded = config.distill.offload == OffloadTo::host && runtime.stream().on_gpu();
+/// A plan may be of sizes alone.
+bool has_data(const Task& task) { return !task.dataset().node_type_counts().empty(); }
+
+void load_values(Runtime& runtime, const Config& config, const fs::path& path, WeightsIn in, Model& model,
+                 Normalizers& normalizers) {
   std::optional<Runtime> nowhere;  // memory without bytes, of the host
-  if (cached || (offloaded && runtime.dry())) nowhere.emplace(RuntimeOptions{.threads = 1, .dry = true});
+  if (in == WeightsIn::none || (in == WeightsIn::host && runtime.dry()))
+    nowhere.emplace(RuntimeOptions{.threads = 1, .dry = true});
   Runtime& used = nowhere ? *nowhere : runtime;
   ParameterSet parameters = model.parameters;
-  if (offloaded && !nowhere) {
+  if (in == WeightsIn::host && !nowhere) {
     parameters.allocate_pinned(runtime.device(), config.precision);
   } else {
     parameters.allocate_values(used, config.precision);
   }
   load_weights(path, used.stream(), parameters, &normalizers);
-  if (!cached) model.parameters = std::move(parameters);
+  if (in != WeightsIn::none) model.parameters = std::move(parameters);
 }
 
 }  // namespace
+
+TaskModel load_model_of_task(Runtime& runtime, const Config& config, const Task& task, const char* key,
+                             const std::string& value, WeightsIn in) {
+  const Named other{key, checkpoint_named(key, value)};
+  const std::string path = other.path.string();
+  const SafetensorsFile file = open_checkpoint(path);
+  const auto& metadata = file.view().metadata;
+  const Config theirs = parse_saved_config(file.view().metadata_at("config"), path);
+  check_same_keys(other, theirs, config);
+  Config own = config;
+  own.model = theirs.model;
+  if (const std::vector<Contradiction> found = contradictions(own); !found.empty()) {
+    const Contradiction& first = found.front();
+    throw config_error(first.keys.front(), fmt::format("{}, as {} has it", first.needed, key), first.got,
+                       first.fix);
+  }
+  if (has_data(task) && metadata.contains("data"))
+    check_same_data(other, training_data_from_json(metadata.at("data"), path), task, config);
+  ModelSizes sizes = task.sizes();
+  if (reads_graph_starts(own.model) && !sizes.graph_starts)
+    throw config_error(key, "a model without slices for one with model.slices = 0",
+                       fmt::format("{}, with model.slices = {}", path, own.model.slices),
+                       "set model.slices, or name another model");
+  if (sizes.pool) sizes.pool = own.model.pool;
+  for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
+  Model model = make_model(own.model, sizes);
+  Normalizers normalizers = task.online_normalizers();
+  load_values(runtime, config, other.path, in, model, normalizers);
+  const auto checksum = metadata.find("checksum");  // which is verified
+  std::string hash =
+      checksum != metadata.end() ? checksum->second : checkpoint_checksum(file.view().tensors, metadata);
+  return {std::move(model), sizes, std::move(normalizers), std::move(hash)};
+}
 
 std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& config, const Task& task) {
   if (config.distill.teacher.empty()) return nullptr;
@@ -87,38 +127,16 @@ std::shared_ptr<const Teacher> load_teacher(Runtime& runtime, const Config& conf
     throw config_error("data.targets", "fields on nodes with distill.teacher",
                        mesh->fields.graph_targets.names() + " on graphs",
                        "leave out these targets, or the teacher");
-  const fs::path path = checkpoint_named(kTeacher, config.distill.teacher);
-  const SafetensorsFile file = open_checkpoint(path);
-  const auto& metadata = file.view().metadata;
-  const Config theirs = parse_saved_config(file.view().metadata_at("config"), path.string());
-  check_same_keys(path, theirs, config);
-  Config own = config;
-  own.model = theirs.model;
-  if (const std::vector<Contradiction> found = contradictions(own); !found.empty()) {
-    const Contradiction& first = found.front();
-    throw config_error(first.keys.front(), first.needed + ", the teacher's", first.got, first.fix);
-  }
-  const bool has_data = !task.dataset().node_type_counts().empty();  // a plan may be of sizes alone
-  if (has_data && metadata.contains("data"))
-    check_same_data(path, training_data_from_json(metadata.at("data"), path.string()), task, config);
-  ModelSizes sizes = task.sizes();
-  if (reads_graph_starts(own.model) && !sizes.graph_starts)
-    throw config_error(kTeacher, "a teacher without slices for a model with model.slices = 0",
-                       fmt::format("{}, with model.slices = {}", path.string(), own.model.slices),
-                       "set model.slices, or another teacher");
-  if (sizes.pool) sizes.pool = own.model.pool;
-  for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
-  Model model = make_model(own.model, sizes);
-  Normalizers normalizers = task.online_normalizers();
-  load_model(runtime, path, config, model, normalizers);
-  const bool fixed = has_data && !learns_normalizers(config) && !keeps_normalizers(config);
+  const bool offloaded = config.distill.offload == OffloadTo::host && runtime.stream().on_gpu();
+  const WeightsIn in = !config.distill.cache.empty() ? WeightsIn::none
+                       : offloaded                   ? WeightsIn::host
+                                                     : WeightsIn::device;
+  TaskModel loaded = load_model_of_task(runtime, config, task, kTeacher, config.distill.teacher, in);
+  const bool fixed = has_data(task) && !learns_normalizers(config) && !keeps_normalizers(config);
   std::optional<Normalizers> student;
   if (fixed) student = first_normalizers(config, task);
-  const auto checksum = metadata.find("checksum");  // which is verified
-  std::string hash =
-      checksum != metadata.end() ? checksum->second : checkpoint_checksum(file.view().tensors, metadata);
-  return std::make_shared<const Teacher>(std::move(model), sizes, std::move(normalizers), config.distill,
-                                         std::move(hash), fixed ? &*student : nullptr);
+  return std::make_shared<const Teacher>(std::move(loaded.model), loaded.sizes, std::move(loaded.normalizers),
+                                         config.distill, std::move(loaded.hash), fixed ? &*student : nullptr);
 }
 
 Task make_taught_task(Runtime& runtime, const Config& config, const Dataset& dataset) {

@@ -15,11 +15,11 @@ namespace meshgrad {
 namespace {
 
 /// In the order of RunEventKind.
-constexpr std::array<std::string_view, 25> kEventNames{
-    "log",          "warning",    "error",      "batch",        "settings", "recompute", "ranks",
-    "parts",        "reduction",  "teacher",    "weights",      "resumed",  "begins",    "captured",
-    "not_captured", "validation", "memory",     "memory_waste", "trace",    "patience",  "complete",
-    "stopped",      "time_limit", "bytes_sent", "verdict"};
+constexpr std::array<std::string_view, 26> kEventNames{
+    "log",          "warning",    "error",      "batch",      "settings",     "recompute", "ranks",
+    "parts",        "reduction",  "teacher",    "weights",    "resumed",      "begins",    "captured",
+    "not_captured", "validation", "scores",     "memory",     "memory_waste", "trace",     "patience",
+    "complete",     "stopped",    "time_limit", "bytes_sent", "verdict"};
 
 std::optional<RunEvent> parse_event(const std::string& line) {
   const nlohmann::json object = nlohmann::json::parse(line, nullptr, false);

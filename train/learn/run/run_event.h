@@ -30,7 +30,8 @@ enum class RunEventKind : uint8_t {
   captured,      ///< a step became a CUDA graph [nodes, edges, bytes]
   not_captured,  ///< graphs = "capture" has no effect [reason]
   validation,    ///< the figures of the line in metrics.jsonl, and [best]
-  memory,        ///< the memory of an epoch, as in metrics.jsonl
+  scores,  ///< of training samples, made or on the way [epoch, samples, least, median, most, file, scored]
+  memory,  ///< the memory of an epoch, as in metrics.jsonl
   memory_waste,  ///< fragmentation has grown [epoch, memory_waste]
   trace,         ///< [file]
   patience,      ///< train.patience ends the run [validations]

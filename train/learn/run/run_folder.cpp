@@ -166,7 +166,12 @@ void RunFolder::create(const Config& config) {
 void RunFolder::reopen() {
   lock_ = FolderLock(dir_);
   check_files();
-  for (const fs::path& folder : {dir_, checkpoints()}) remove_abandoned_files(folder);
+  for (const fs::path& folder : {dir_, checkpoints(), scores(0).parent_path()})
+    remove_abandoned_files(folder);
+}
+
+fs::path RunFolder::scores(int64_t epochs) const {
+  return dir_ / "curriculum" / fmt::format("scores-{:06}.safetensors", epochs);
 }
 
 void RunFolder::write_config(const Config& config) const {

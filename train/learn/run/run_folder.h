@@ -48,6 +48,9 @@ class RunFolder {
   std::filesystem::path last() const { return checkpoints() / "last.safetensors"; }
   std::filesystem::path best() const { return checkpoints() / "best.safetensors"; }
 
+  /// Of the training samples, made after so many epochs (curriculum.*).
+  std::filesystem::path scores(int64_t epochs) const;
+
   /// For a new run: makes the folder and locks it. Throws ConfigError when the folder has checkpoints, or
   /// metrics of a run with another configuration, cannot be made, or another process trains in it; DataError
   /// for a file that the run would replace in a folder that no run has had, and for a link in place of one.

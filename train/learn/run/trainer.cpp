@@ -6,9 +6,9 @@
 #include <meshgrad/train/learn/run/checkpoint_check.h>
 #include <meshgrad/train/learn/run/load_teacher.h>
 #include <meshgrad/train/learn/run/make_model.h>
-#include <meshgrad/train/learn/run/non_finite.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/run/run_start.h>
+#include <meshgrad/train/learn/run/score_file.h>
 #include <meshgrad/train/learn/run/trainer.h>
 
 #include <fmt/format.h>
@@ -43,6 +43,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
               parts_ ? &*parts_ : nullptr),
       folder_(config.run.dir),
       sum_(runtime, ranks_, config.ranks, model_) {
+  if (config.curriculum.score == CurriculumScore::model && !options.resume) load_scoring_model();
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.samples(config.data.valid_split);  // says which exist
@@ -77,13 +78,11 @@ TrainResult Trainer::run() {
          describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)), {{"steps", steps}});
     if (!config_.train.freeze.empty())
       tell(RunEventKind::settings, describe_frozen(model_.parameters, config_.train.freeze));
-    const std::string sampling = task_.describe_sampling(
-        config_.data.train_split,
-        static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
-    if (!sampling.empty()) tell(RunEventKind::settings, sampling);
-    if (!prepare_teacher() || !validate_start()) return stopped();
+    describe_samples();
+    if (!prepare_teacher() || !score_samples() || !validate_start()) return stopped();
   }
   while (state_.step < steps) {
+    if (!score_samples()) return stopped();
     const auto begin = std::chrono::steady_clock::now();
     const int64_t sent_before = bytes_sent();
     begin_trace();
@@ -188,6 +187,7 @@ void Trainer::resume() {
         fmt::format("{} with the fingerprint {:016x}", config_.data.path, task_.dataset().fingerprint()),
         "give the same packed file, or start a new run");
   }
+  load_scores(checkpoint);
   validate_best_again(checkpoint);
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
@@ -359,61 +359,6 @@ void Trainer::flush_log() {
   if (log_) check_state(log_->flush());
 }
 
-/// On the CPU the state of a step is known at once; that of a GPU arrives with the log.
-void Trainer::check_state() {
-  if (!runtime_.stream().on_gpu()) check_state(optimizer_->state());
-}
-
-/// Single steps may be skipped, but a run whose gradients all overflow would go on for ever without learning.
-/// A non-finite loss is an error at once, unless 16 bits may have overflowed.
-void Trainer::check_state(const std::optional<StepState>& seen) {
-  if (!seen) return;
-  state_.optimizer = *seen;
-  if (seen->batches_without_room > 0)
-    report_non_finite("room for the world edges of every batch", "more than data.world_edges_per_node",
-                      *seen);
-  if (seen->non_finite_losses > 0 && config_.precision != DType::f16)
-    report_non_finite("a finite loss", "nan or infinity", *seen);
-  if (seen->consecutive_skips >= config_.loss_scale.max_skips) {
-    report_non_finite("a finite gradient",
-                      fmt::format("{} steps in a row without one", seen->consecutive_skips), *seen);
-  }
-  const bool last = seen->steps + seen->skipped + warmup_steps() == loader_.total_steps();
-  if (last && seen->consecutive_skips > 0 && !is_finite(seen->last_loss))
-    report_non_finite("a finite loss at the last step", "nan or infinity", *seen);
-}
-
-/// Ends the run with the first non-finite value that recomputing the last skipped window finds: its weights
-/// are what they were, unless a GPU's state arrived so late that steps were taken since.
-void Trainer::report_non_finite(std::string_view needed, const std::string& got, const StepState& seen) {
-  if (!ranks_.first()) barrier(ranks_, "search for the first non-finite value");  // rank 0 ends all
-  const Recomputation recomputation = steps_ ? steps_->recomputation() : Recomputation();
-  steps_.reset();  // frees what captured steps hold
-  const bool open = !is_finite(seen.window_loss);
-  const int64_t window = open ? seen.steps + seen.skipped : seen.last_skipped_step;
-  const int64_t step = window + warmup_steps();
-  const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
-  std::string found = "every value is finite when it is recomputed";
-  std::string fix = seen.batches_without_room > 0
-                        ? "lower data.world_radius, or raise data.world_edges_per_node"
-                        : "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
-  try {
-    if (const auto first = find_non_finite_in_window(runtime_, config_, task_, model_, loader_, step, scale,
-                                                     normalizers_, recomputation)) {
-      found = first->text();
-      fix = first->fix(config_.precision);
-    }
-  } catch (const ConfigError&) {
-    throw;  // world edges, which the host finds again, have no room
-  } catch (const Error& error) {
-    found = std::string("it cannot be recomputed: ") + error.what();
-  }
-  const std::string scaled =
-      config_.precision == DType::f16 ? fmt::format("loss scale {}; ", scale) : std::string();
-  throw data_error(fmt::format("step {}", step + 1), needed, fmt::format("{}; {}{}", got, scaled, found),
-                   fix);
-}
-
 void Trainer::release_gradients() {
   if (!config_.train.free_gradients) return;
   optimizer_->use_gradients({});
@@ -426,8 +371,8 @@ void Trainer::check_memory() {
   const int64_t every = allocator.options().release_cached_every;
   if (every > 0 && state_.step % every == 0) allocator.release_cached();
 
-  const int64_t samples = loader_.sampler().samples(), log_every = config_.train.log_every;
-  const auto epochs_at = [&](int64_t step) { return loader_.samples_until(step) / samples; };
+  const int64_t log_every = config_.train.log_every;
+  const auto epochs_at = [&](int64_t step) { return loader_.sampler().pass_of(loader_.samples_until(step)); };
   const int64_t epoch = epochs_at(state_.step);
   const bool ended = epoch > epochs_at(state_.step - 1);
   const bool last = state_.step == loader_.total_steps();
@@ -473,6 +418,11 @@ void Trainer::save(bool best) {
                          {"samples_drawn", std::to_string(loader_.samples_until(state_.step))},
                          {"steps", std::to_string(loader_.total_steps())}}};
   if (task_.teacher() != nullptr) extra.metadata["teacher"] = task_.teacher()->hash();
+  if (const Curriculum* const curriculum = loader_.curriculum()) {
+    extra.metadata[kScoresKey] = curriculum->hashes();
+    extra.metadata.erase("samples_per_epoch");
+    extra.metadata["epoch"] = std::to_string(loader_.epoch_of(state_.step));
+  }
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_, &extra);
 }

@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/learn/run/batch_loader.h>
+#include <meshgrad/train/learn/run/load_teacher.h>
 #include <meshgrad/train/learn/run/part_step.h>
 #include <meshgrad/train/learn/run/run_folder.h>
 #include <meshgrad/train/learn/run/run_log.h>
@@ -36,6 +37,7 @@ class Trainer {
   void check_same_on_all_ranks();
   void describe_ranks();
   bool prepare_teacher();
+  void describe_samples();
   void describe_parts() const;
   Recomputation same_on_all_ranks(Recomputation chosen);
   int64_t bytes_sent() const;
@@ -62,6 +64,12 @@ class Trainer {
   void check_trace() const;
   void begin_trace();
   void end_trace();
+  void load_scores(const std::filesystem::path& checkpoint);
+  bool score_samples();
+  void load_scoring_model();
+  bool make_scores(Curriculum& curriculum);
+  void tell_scored(int64_t done, int64_t all) const;
+  void tell_scores(int64_t epoch, std::vector<float> scores, const std::filesystem::path& path) const;
   bool out_of_patience() const;
   bool validate_start();
   bool validate(bool may_be_best = true);
@@ -102,6 +110,7 @@ class Trainer {
   Normalizers normalizers_;         // before the loader, whose worker reads them
   std::optional<MeshParts> parts_;  // where meshes are cut into parts
   BatchLoader loader_;
+  std::optional<TaskModel> scoring_model_;  // until the samples are scored
   RunFolder folder_;
   RunState state_;
   std::optional<GradientSquare> small_batch_;  // of the last window, where its noise is measured

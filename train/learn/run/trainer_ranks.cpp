@@ -36,6 +36,8 @@ void Trainer::check_same_on_all_ranks() {
         [](uint64_t print) { return fmt::format("data with the fingerprint {:016x}", print); });
   check("distill.teacher", task_.teacher() != nullptr ? hash_of(task_.teacher()->hash()) : 0,
         [](uint64_t hash) { return fmt::format("a checkpoint of hash {:016x}", hash); });
+  check("curriculum.model", scoring_model_ ? hash_of(scoring_model_->hash) : 0,
+        [](uint64_t hash) { return fmt::format("a checkpoint of hash {:016x}", hash); });
   check("--resume", options_.resume ? 1 : 0,
         [](uint64_t resumes) { return resumes == 1 ? "set" : "not set"; });
 }
@@ -82,6 +84,17 @@ bool Trainer::prepare_teacher() {
   return true;
 }
 
+/// Which samples are drawn, and what of them counts.
+void Trainer::describe_samples() {
+  if (const Curriculum* const curriculum = loader_.curriculum())
+    tell(RunEventKind::settings, curriculum->describe());
+  const int64_t drawn = loader_.samples_until(loader_.total_steps());
+  const std::string sampling =
+      task_.describe_sampling(config_.data.train_split,
+                              static_cast<double>(drawn) / static_cast<double>(loader_.sampler().samples()));
+  if (!sampling.empty()) tell(RunEventKind::settings, sampling);
+}
+
 /// Recomputed segments exchange rows: ranks that chose differently would wait for each other.
 Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
   if (!parts_ || ranks_.single()) return chosen;
@@ -110,14 +123,14 @@ void Trainer::describe_ranks() {
   }
   if (ranks_.single()) return;
   const int64_t window = loader_.window_samples(state_.step);
-  const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
   const TrainConfig& train = config_.train;
   const std::string most = config_.ranks.reduction == RankReduction::ordered ? "1"
                            : train.batch_nodes > 0 ? counted(train.batch_nodes, "node")
                                                    : std::to_string(train.batch);
   std::string text = fmt::format("{} ranks: {} a step, at most {} at once on a rank", ranks_.size(),
                                  counted(window, "sample"), most);
-  if (loader_.is_split(state_.step)) {
+  if (loader_.is_split(state_.step) && loader_.knows(state_.step)) {
+    const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
     text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
                         imbalance(edges, loader_.assignment(state_.step)));
   }

@@ -57,7 +57,8 @@ struct Validated {
   const Config& config;
   const std::function<bool()>& stop;
   const std::chrono::milliseconds long_batch;
-  const std::string& split = config.data.valid_split;
+  const std::string& split;
+  std::vector<double>* losses = nullptr;  // of each sample; then nothing is compared
   double loss = 0.0, weight = 0.0;
   ComparedErrors compared;
 
@@ -67,13 +68,16 @@ struct Validated {
   /// `graphs`: a row of targets on graphs, or undefined.
   ComparedErrors compare(const Sample& sample, const Tensor& prediction, const Batch& rows,
                          const Tensor& graphs = {}) const {
+    if (losses != nullptr) return {};
     ComparedErrors errors = task.compare(runtime.stream(), split, sample, prediction, rows, normalizers);
     if (graphs.defined()) errors += task.mesh().compare_graph(split, sample, graphs, normalizers);
     return errors;
   }
   void add(const Sample& sample, const SampleErrors& errors) {
+    const double terms = task.loss_weight(split, {sample});
+    if (losses != nullptr) losses->push_back(terms > 0.0 ? errors.loss / terms : 0.0);
     loss += errors.loss;
-    weight += task.loss_weight(split, {sample});
+    weight += terms;
     compared += errors.compared;
   }
   Validation result() const {
@@ -177,6 +181,13 @@ bool add_batches(const std::vector<Sample>& samples, const BatchShape& room, Val
   return true;
 }
 
+/// Of batches of a task that is validated: those of one that is trained, or single graphs.
+BatchShape room_of(const Config& config, const Task& trained, const Task& validated) {
+  BatchShape room = largest_batch(config, trained);
+  if (validated.loss_of_whole_graphs()) room.graphs = 1;
+  return room;
+}
+
 /// Calls `use` while the model has the weights of `average`, if there is one.
 template <class Use>
 auto with_weights(const Runtime& runtime, const ParameterSet& parameters, const Tensor& average,
@@ -219,13 +230,37 @@ std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const T
                                          const Config& config, const std::function<bool()>& stop,
                                          std::chrono::milliseconds long_batch, MeshParts* parts) {
   return with_weights(runtime, model.parameters, average, [&]() -> std::optional<Validation> {
-    Validated all{runtime, ranks, task.for_validation(), model, normalizers, config, stop, long_batch};
+    Validated all{runtime, ranks,      task.for_validation(),  model, normalizers, config,
+                  stop,    long_batch, config.data.valid_split};
     const std::vector<Sample> samples = samples_of(all.task, config);
-    BatchShape room = largest_batch(config, task);
-    if (all.task.loss_of_whole_graphs()) room.graphs = 1;
-    const bool done = parts != nullptr ? add_in_parts(samples, *parts, all) : add_batches(samples, room, all);
+    const bool done = parts != nullptr ? add_in_parts(samples, *parts, all)
+                                       : add_batches(samples, room_of(config, task, all.task), all);
     return done ? std::optional(all.result()) : std::nullopt;
   });
+}
+
+std::optional<std::vector<double>> sample_losses(Runtime& runtime, Ranks& ranks, const Task& task,
+                                                 const Model& model, Normalizers& normalizers,
+                                                 const Config& config, const std::string& split,
+                                                 int64_t chunk, const std::function<void(int64_t)>& done,
+                                                 const std::function<bool()>& stop,
+                                                 std::chrono::milliseconds long_batch, MeshParts* parts) {
+  const SplitSamples samples = task.samples(split);
+  std::vector<double> losses;
+  losses.reserve(static_cast<size_t>(samples.size()));
+  Validated all{runtime, ranks,  task.for_validation(), model, normalizers, config, stop, long_batch,
+                split,   &losses};
+  const BatchShape room = room_of(config, task, all.task);
+  std::vector<Sample> some;
+  while (std::ssize(losses) < samples.size()) {
+    const int64_t end = std::min(samples.size(), std::ssize(losses) + chunk);
+    some.clear();
+    for (int64_t i = std::ssize(losses); i < end; ++i) some.push_back(samples.at(i));
+    if (!(parts != nullptr ? add_in_parts(some, *parts, all) : add_batches(some, room, all)))
+      return std::nullopt;
+    done(end);
+  }
+  return losses;
 }
 
 double mean_relative_error(std::span<const FieldError> fields) {

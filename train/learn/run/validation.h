@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace meshgrad {
@@ -36,6 +37,13 @@ std::optional<Validation> validate_model(Runtime& runtime, Ranks& ranks, const T
                                          const Tensor& average, Normalizers& normalizers,
                                          const Config& config, const std::function<bool()>& stop,
                                          std::chrono::milliseconds long_batch, MeshParts* parts = nullptr);
+
+/// The loss of each sample of a split, as validate_model adds them up, over the weight of its terms; 0 of one
+/// without a term. They are computed `chunk` by chunk, `done` gets how many are. Every rank gets all of them.
+std::optional<std::vector<double>> sample_losses(
+    Runtime& runtime, Ranks& ranks, const Task& task, const Model& model, Normalizers& normalizers,
+    const Config& config, const std::string& split, int64_t chunk, const std::function<void(int64_t)>& done,
+    const std::function<bool()>& stop, std::chrono::milliseconds long_batch, MeshParts* parts = nullptr);
 
 /// The geometric mean of the fields' relative L2 errors: of two models, the ratio of their means weighs every
 /// field alike, whatever its scale (Fleming, Wallace 1986, CACM 29(3)). The arithmetic mean would be the

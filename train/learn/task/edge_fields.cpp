@@ -3,6 +3,7 @@
 #include <meshgrad/train/data/text.h>
 #include <meshgrad/train/learn/task/edge_fields.h>
 #include <meshgrad/train/learn/task/sample.h>
+#include <meshgrad/train/learn/task/world_edge_search.h>
 
 #include <fmt/format.h>
 

@@ -68,7 +68,7 @@ void GraphClassification::write(const Batch& batch, std::string_view split,
 
 double GraphClassification::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
   double weight = 0.0;
-  for (const Sample& sample : samples) weight += weights_.of(label_of(split, sample));
+  for (const Sample& sample : samples) weight += weights_.of(class_of(split, sample));
   return weight;
 }
 
@@ -83,7 +83,7 @@ ComparedErrors GraphClassification::compare(const Stream&, std::string_view spli
   std::vector<double> frequent;
   for (const int64_t count : trained_)
     frequent.push_back(std::log(static_cast<double>(count) + 1.0));  // none is impossible
-  const auto label = static_cast<size_t>(label_of(split, sample));
+  const auto label = static_cast<size_t>(class_of(split, sample));
   return {cross_entropy(values_of(prediction), label), cross_entropy(frequent, label), 1.0};
 }
 
@@ -100,7 +100,7 @@ PredictedTable GraphClassification::table(const TrainedModel& trained, const Eva
 Evaluation GraphClassification::evaluate(const TrainedModel& trained, const EvaluateOptions& options) const {
   ClassPredictions predictions(sizes.outputs);
   const bool stopped = predict_each(trained, options, [&](const Sample& sample, std::span<const double> row) {
-    predictions.add(label_of(options.split, sample), row);
+    predictions.add(class_of(options.split, sample), row);
   });
   Evaluation result{.split = options.split, .trajectories = evaluated(options), .targets = label_.name};
   result.stopped = stopped;

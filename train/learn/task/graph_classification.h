@@ -12,6 +12,10 @@ class GraphClassification : public GraphTask {
   /// ClassCounts::finish throw, and ConfigError for other targets.
   GraphClassification(const Dataset& dataset, const Config& config);
 
+  int32_t class_of(std::string_view split, const Sample& sample) const {
+    return label_of(dataset.trajectory(split, sample.trajectory), sample.frame);
+  }
+
   // What train/learn/task/task.h asks of every task.
   TaskDescription describe() const;
   std::vector<TaskWarning> validate(const Config&) const { return data_warnings(); }
@@ -41,9 +45,6 @@ class GraphClassification : public GraphTask {
  private:
   int32_t label_of(const TrajectoryView& view, int64_t frame) const {
     return view.field(label_.name).frame_of<int32_t>(frame).front();
-  }
-  int32_t label_of(std::string_view split, const Sample& sample) const {
-    return label_of(dataset.trajectory(split, sample.trajectory), sample.frame);
   }
 
   FieldInfo label_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/config/config_table.h>
+#include <meshgrad/train/learn/task/curriculum.h>
 #include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
 
 namespace meshgrad {
@@ -18,6 +20,13 @@ int64_t passes_of_window(int64_t window, int64_t samples) {
   if (window % samples == 0) return window / samples;
   if (samples % window == 0) return 1;
   return (window - 2) / samples + 2;
+}
+
+/// How often a window can have the same sample.
+int64_t most_uses(const Config& config, const Task& task, int64_t samples) {
+  const int64_t window = config.train.batch * config.train.accumulate;
+  const std::optional<Curriculum> curriculum = Curriculum::of(config, task);
+  return curriculum ? curriculum->most_uses(window) : passes_of_window(window, samples);
 }
 
 /// Of a trajectory: its size and how often its samples can occur in a window.
@@ -38,8 +47,7 @@ std::vector<Occurrences> first_of_split(const Config& config, const Task& task, 
     const int64_t count = split_samples.in_trajectory(i);
     all.push_back({size_of(dataset.mesh_sizes(split, i)), i, std::max<int64_t>(1, count)});
   }
-  const int64_t passes = passes_of_window(config.train.batch * config.train.accumulate,
-                                          std::max<int64_t>(1, split_samples.size()));
+  const int64_t uses = most_uses(config, task, std::max<int64_t>(1, split_samples.size()));
   // Each has a sample at least. Of equal ones the first: results do not depend on how they were sorted.
   const auto before = [&](const Occurrences& a, const Occurrences& b) {
     return a.size == b.size ? a.trajectory < b.trajectory : order(a.size, b.size);
@@ -49,7 +57,7 @@ std::vector<Occurrences> first_of_split(const Config& config, const Task& task, 
   all.erase(most, all.end());
   int64_t left = config.train.batch;
   for (Occurrences& one : all) {
-    one.count = std::min(left, passes * one.count);
+    one.count = std::min(left, uses * one.count);
     left -= one.count;
   }
   return all;

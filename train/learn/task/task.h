@@ -60,6 +60,17 @@ class Task {
   DataError no_samples(std::string_view split) const {
     return visit_shared([&](const auto& task) { return task.no_samples(split); });
   }
+  /// The class of each sample of a split; none of a task whose samples have no class.
+  std::vector<int32_t> classes_of(std::string_view split) const {
+    return visit_shared([&](const auto& task) {
+      std::vector<int32_t> classes;
+      if constexpr (requires { task.class_of(split, Sample()); }) {
+        const SplitSamples all = task.samples(split);
+        for (int64_t i = 0; i < all.size(); ++i) classes.push_back(task.class_of(split, all.at(i)));
+      }
+      return classes;
+    });
+  }
   /// Reads a sample's pages soon, without waiting for them.
   void read_ahead(std::string_view split, const Sample& sample) const {
     visit_shared([&](const auto& task) { task.read_ahead(split, sample); });

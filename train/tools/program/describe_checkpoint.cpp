@@ -73,8 +73,10 @@ std::string trained_text(const SafetensorsView& view, const RunState& state, con
   const double drawn = view.metadata.contains("samples_drawn")
                            ? stored("samples_drawn")
                            : static_cast<double>(state.step * train.batch * train.accumulate);
-  if (samples > 0) text += fmt::format(", epoch {:.0f}", std::ceil(drawn / samples));
-  if (epochs > 0) text += fmt::format("{} of {}", samples > 0 ? "" : ", epochs:", train.epochs);
+  const double epoch = samples > 0 ? std::ceil(drawn / samples) : stored("epoch");  // of a curriculum
+  const bool known = samples > 0 || view.metadata.contains("epoch");
+  if (known) text += fmt::format(", epoch {:.0f}", epoch);
+  if (epochs > 0) text += fmt::format("{} of {}", known ? "" : ", epochs:", train.epochs);
   return text;
 }
 

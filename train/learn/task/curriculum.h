@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Curriculum: which training samples an epoch draws, by how difficult they are (curriculum.*). Of samples in
+// classes, those of all classes but the largest are in every epoch, and beside each of them `ratio` hard ones
+// of the largest. Of others, the hard samples are in every epoch, and beside each of them `ratio` others.
+// Hard are those above a percentile of the scores; percentile and ratio change linearly over the epochs. An
+// epoch draws no more than there are.
+//
+// How many samples an epoch has follows from the numbers of samples alone, so that steps are known from the
+// start. Which ones is a function of (seed, position, scores): of a set that epochs draw from, in the order
+// of the split, each is drawn once, shuffled, before any is drawn again, over the ends of epochs.
+#pragma once
+#include <meshgrad/train/learn/task/task.h>
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+class Curriculum {
+ public:
+  /// `samples` in the training split, `classes` of each, or empty. Throws ConfigError where an epoch has no
+  /// hard sample, or all samples are of one class.
+  Curriculum(const Config& config, int64_t samples, const std::vector<int32_t>& classes);
+  /// Nothing without curriculum.score.
+  static std::optional<Curriculum> of(const Config& config, const Task& task);
+
+  int64_t samples() const { return samples_; }
+  /// The position of the first sample of an epoch, from 0; of one more than there are, the end.
+  int64_t begin_of(int64_t epoch) const { return epochs_[static_cast<size_t>(epoch)].begin; }
+  int64_t epoch_of(int64_t position) const;
+  /// How often so many positions in a row can have the same sample.
+  int64_t most_uses(int64_t positions) const;
+  /// What the epochs draw, for people.
+  std::string describe() const;
+
+  /// A sample's number in the split, and which of its uses it is (Sample::visit).
+  struct Drawn {
+    int64_t sample = 0;
+    uint32_t visit = 0;
+    bool operator==(const Drawn&) const = default;
+  };
+  /// The one at a position before known_until(). By one thread.
+  Drawn at(int64_t position) const;
+
+  /// The position from which on the order needs scores that are not there.
+  int64_t known_until() const;
+  /// Whether the scores of all epochs are there.
+  bool complete() const { return next_epoch() >= epochs(); }
+  /// How many epochs end before the next scores are made.
+  int64_t next_epoch() const { return std::ssize(scores_) * refresh_; }
+  /// Of each sample, and the hash of their file.
+  void add_scores(std::vector<float> scores, const std::string& hash);
+  /// Of the files of all scores so far, in their order, separated by spaces.
+  const std::string& hashes() const { return hashes_; }
+
+ private:
+  struct Epoch {
+    int64_t begin = 0;  // position
+    int64_t draws = 0;  // of the epochs before
+    int64_t hard = 0;   // samples
+  };
+  /// What an epoch has in any case, and what it draws from; both ascending.
+  struct Sets {
+    int64_t epoch = -1;
+    std::vector<int64_t> kept, drawn;
+  };
+  int64_t epochs() const { return std::ssize(epochs_) - 1; }
+  const Sets& sets_of(int64_t epoch) const;
+
+  uint64_t seed_;
+  int64_t samples_;
+  int64_t refresh_;              // epochs that the same scores are for
+  std::vector<int64_t> ranked_;  // samples that hard ones are among, ascending
+  std::vector<int64_t> always_;  // those of other classes
+  int32_t largest_class_ = -1;   // -1: there are no classes
+  std::vector<Epoch> epochs_;    // and the end
+  std::vector<std::vector<float>> scores_;
+  std::string hashes_;
+  mutable std::array<Sets, 2> sets_;  // of an epoch and of its neighbour, by its number modulo 2
+};
+
+/// Throws DataError with the first samples whose scores are not finite, unless all are.
+void check_scores(const std::vector<float>& scores, const SplitSamples& samples, std::string_view by);
+
+}  // namespace meshgrad
