@@ -72,13 +72,13 @@ std::vector<RunEvent> events_of(const Config& config) {
   return events;
 }
 
-constexpr TaskName kTasks[] = {TaskName::graph_classification, TaskName::graph_regression,
-                               TaskName::mesh_dynamics};
+constexpr TaskName kDrawnTasks[] = {TaskName::graph_classification, TaskName::graph_regression,
+                                    TaskName::mesh_dynamics};
 
 }  // namespace
 
 TEST_CASE("a curriculum resumes to the same bits at any stage") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kDrawnTasks) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = curriculum_config(scratch.path, task);
@@ -136,7 +136,7 @@ TEST_CASE("a killed curriculum goes on to the same bits") {
 }
 
 TEST_CASE("ranks draw and score the samples of one") {
-  for (const TaskName task : kTasks) {
+  for (const TaskName task : kDrawnTasks) {
     CAPTURE(name_of(task));
     const ScratchDirectory scratch;
     Config config = curriculum_config(scratch.path, task);

@@ -24,7 +24,8 @@ using test::ScratchDirectory;
 
 constexpr int64_t kLarge = 200, kSmall = 10;  // samples of class 1, and of classes 0 and 2
 
-Config keys(int64_t epochs, std::vector<double> percentile = {75, 95}, std::vector<double> ratio = {1, 10}) {
+Config curriculum_keys(int64_t epochs, std::vector<double> percentile = {75, 95},
+                       std::vector<double> ratio = {1, 10}) {
   Config config;
   config.run.seed = 5;
   config.train.epochs = epochs;
@@ -83,7 +84,7 @@ std::vector<int64_t> samples_of_class_1() {
 
 TEST_CASE("a curriculum draws hard samples beside small classes") {
   constexpr int64_t kEpochs = 5;
-  const Curriculum curriculum = scored(keys(kEpochs), some_classes());
+  const Curriculum curriculum = scored(curriculum_keys(kEpochs), some_classes());
   const std::vector<float> scores = random_scores(kLarge + kSmall);
   // 25 % to 5 % of 200, of which 10 to 100 are asked for.
   const int64_t hard[] = {50, 40, 30, 20, 10}, drawn[] = {10, 33, 30, 20, 10};
@@ -110,7 +111,7 @@ TEST_CASE("a curriculum without classes draws others beside hard") {
   constexpr int64_t kEpochs = 3;
   for (const bool hard_last : {false, true}) {
     CAPTURE(hard_last);
-    Config config = keys(kEpochs);
+    Config config = curriculum_keys(kEpochs);
     if (hard_last) {
       config.curriculum.percentile = {95, 75};
       config.curriculum.ratio = {10, 1};
@@ -134,7 +135,7 @@ TEST_CASE("a curriculum without classes draws others beside hard") {
 
 TEST_CASE("a curriculum draws every hard sample in time") {
   // 50 hard samples, 10 an epoch: each once in five epochs.
-  const Curriculum steady = scored(keys(20, {75, 75}, {1, 1}), some_classes());
+  const Curriculum steady = scored(curriculum_keys(20, {75, 75}, {1, 1}), some_classes());
   std::map<int64_t, int64_t> drawn;
   for (int64_t epoch = 0; epoch < 20; ++epoch) {
     for (const auto& [sample, count] : counts_of(steady, epoch))
@@ -144,7 +145,7 @@ TEST_CASE("a curriculum draws every hard sample in time") {
     for (const auto& [sample, count] : drawn) CHECK(count == epoch / 5 + 1);
   }
   // The set shrinks: those that are hard to the last were all drawn long before it.
-  const Curriculum moving = scored(keys(60, {75, 85}, {1, 1.2}), some_classes());
+  const Curriculum moving = scored(curriculum_keys(60, {75, 85}, {1, 1.2}), some_classes());
   drawn.clear();
   for (int64_t epoch = 0; epoch < 40; ++epoch)
     for (const auto& [sample, count] : counts_of(moving, epoch)) drawn[sample] += count;
@@ -153,7 +154,7 @@ TEST_CASE("a curriculum draws every hard sample in time") {
 }
 
 TEST_CASE("a curriculum is a function of seed, position and scores") {
-  const Config config = keys(6);
+  const Config config = curriculum_keys(6);
   const Curriculum whole = scored(config, some_classes());
   const int64_t end = whole.begin_of(6);
   std::vector<Curriculum::Drawn> order;
@@ -165,8 +166,14 @@ TEST_CASE("a curriculum is a function of seed, position and scores") {
   }
   CHECK(whole.epoch_of(end) == 6);
   std::set<std::pair<int64_t, uint32_t>> uses;
-  for (const Curriculum::Drawn& drawn : order) uses.insert({drawn.sample, drawn.visit});
-  CHECK(uses.size() == order.size());  // each has noise of its own
+  std::set<std::pair<int64_t, int64_t>> of_epochs;
+  for (int64_t at = 0; at < end; ++at) {
+    const Curriculum::Drawn& drawn = order[static_cast<size_t>(at)];
+    uses.insert({drawn.sample, drawn.visit});
+    of_epochs.insert({drawn.sample, whole.epoch_of(at)});
+  }
+  CHECK(of_epochs.size() < order.size());  // an epoch may draw a sample twice
+  CHECK(uses.size() == order.size());      // each has noise of its own
   const auto differs = [&](const Curriculum& other) {
     int64_t different = 0;
     for (int64_t at = 0; at < end; ++at) different += other.at(at) == order[static_cast<size_t>(at)] ? 0 : 1;
@@ -189,7 +196,7 @@ TEST_CASE("a curriculum is a function of seed, position and scores") {
 
 TEST_CASE("a curriculum bounds the uses of a sample in a window") {
   for (const std::vector<int32_t>& classes : {some_classes(), std::vector<int32_t>()}) {
-    const Curriculum curriculum = scored(keys(6, {75, 95}, {0.5, 3}), classes);
+    const Curriculum curriculum = scored(curriculum_keys(6, {75, 95}, {0.5, 3}), classes);
     const int64_t end = curriculum.begin_of(6);
     for (const int64_t window : {1, 2, 7, 20, 45}) {
       CAPTURE(window);
@@ -206,7 +213,7 @@ TEST_CASE("a curriculum bounds the uses of a sample in a window") {
 }
 
 TEST_CASE("a curriculum says until when its scores last") {
-  Config config = keys(7);
+  Config config = curriculum_keys(7);
   config.curriculum.refresh_epochs = 3;
   Curriculum curriculum(config, kLarge + kSmall, some_classes());
   for (const int64_t epochs : {0, 3, 6}) {
@@ -234,18 +241,18 @@ TEST_CASE("a curriculum says until when its scores last") {
 
 TEST_CASE("a curriculum without hard samples is refused") {
   CHECK(message_of([] {
-          Curriculum(keys(5, {75, 100}), 8, {0, 0, 0, 0, 0, 0, 0, 1});
+          Curriculum(curriculum_keys(5, {75, 100}), 8, {0, 0, 0, 0, 0, 0, 0, 1});
         }) ==
         "[curriculum.percentile] needed a hard sample in every epoch, got 0 of 7 above percentile 100, in "
         "epoch 5; fix: lower curriculum.percentile");
   CHECK(message_of([] {
-          Curriculum(keys(5), 3, {2, 2, 2});
+          Curriculum(curriculum_keys(5), 3, {2, 2, 2});
         }) ==
         "[curriculum.score] needed training samples of two classes or more, got 3 of class 2 alone; fix: set "
         "curriculum.score = \"none\", or train on samples of another class, too");
-  CHECK(Curriculum(keys(5), 1, {}).begin_of(5) == 5);  // the only one is hard
+  CHECK(Curriculum(curriculum_keys(5), 1, {}).begin_of(5) == 5);  // the only one is hard
   // All samples are hard, and none is left to be drawn.
-  CHECK(Curriculum(keys(1, {0, 0}), 5, {}).begin_of(1) == 5);
+  CHECK(Curriculum(curriculum_keys(1, {0, 0}), 5, {}).begin_of(1) == 5);
 }
 
 TEST_CASE("scores that are not finite are named") {
