@@ -388,4 +388,29 @@ std::string_view name_of(TaskName task) {
   return std::ranges::find(choices::kTasks, static_cast<int>(task), &Choice::value)->name;
 }
 
+bool ConfigKey::applies_to(TaskName task) const {
+  return use.tasks.empty() || std::ranges::find(use.tasks, task) != use.tasks.end();
+}
+
+bool TextListKey::is_word(std::string_view text) const {
+  return std::ranges::find(words, text) != words.end();
+}
+
+bool ConfigKey::applies_to(ModelName model) const {
+  return use.models.empty() || std::ranges::find(use.models, model) != use.models.end();
+}
+
+std::string full_name(const ConfigKey& key) {
+  std::string name(key.section);
+  if (!name.empty()) name += '.';
+  return name += key.name;
+}
+
+const ConfigKey* find_key(std::string_view name) {
+  for (const ConfigKey& key : config_keys()) {
+    if (full_name(key) == name) return &key;
+  }
+  return nullptr;
+}
+
 }  // namespace meshgrad
