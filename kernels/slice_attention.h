@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // slice_attention: the nodes of a graph exchange what they know through a few slices, head by head, at a cost
 // that is linear in the nodes. Wu et al., "Transolver: a fast transformer solver for PDEs on general
-// geometries" (ICML 2024), section 3.1, equations 1 to 3. Graph by graph of a batch; head h has D = width /
+// geometries" (ICML 2024). Graph by graph of a batch; head h has D = width /
 // heads columns, M slices:
 //
 //   s[n, h, :] = softmax((key[n, h] W + b) / t[h])   soft weights of node n on the slices
@@ -10,10 +10,10 @@
 //   token'[h, i] = sum over slices j of softmax_j(q[h, i] . k[h, j] / sqrt(D)) v[h, j]   (token_attention)
 //   out[n, h] = sum over m of s[n, h, m] token'[h, m]                         (slice_spread)
 //
-// W [D, M] and b are shared by the heads. A temperature t counts as one between 0.1 and 5, as in the paper's
-// code for structured meshes; the gradient of one outside is 0. Weights s are never written: each pass over
-// the nodes recomputes them, tile by tile. Tokens are rows (graph heads + h) slices + m, those of a graph
-// without nodes are 0.
+// W [D, M] and b are shared by the heads. A temperature t below 0.1 counts as 0.1, above 5 as 5 (so does the
+// paper's code for structured meshes), and then has a gradient of 0: it stays where it is. Weights s are
+// never written: each pass over the nodes recomputes them, tile by tile. Tokens are rows (graph heads + h)
+// slices + m, those of a graph without nodes are 0.
 //
 // keys, values, out and tokens share one storage dtype (f32, f16 or bf16; f64 on the CPU), as W does; b, t,
 // N and the gradients of W, b and t are in its accumulation dtype, in which all sums run.

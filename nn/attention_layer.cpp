@@ -13,7 +13,7 @@ Weight weight_of(const ParameterSet& set, std::optional<size_t> index) {
 DropoutKey Dropouts::Place::key(const Tape& tape, const GraphBatch& batch) const {
   if (rate == 0.0 || !tape.training()) return {};
   if (!batch.node_keys.defined())
-    throw invalid_argument("Gat: batch", "node_keys for dropout on a tape that trains", "none");
+    throw invalid_argument("AttentionLayer: batch", "node_keys for dropout on a tape that trains", "none");
   return {.op = op, .rate = rate, .row_keys = batch.node_keys};
 }
 

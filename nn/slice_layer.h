@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SliceLayer: nodes of a graph exchange what they know through a few slices (kernels/slice_attention.h), and
 // add it to what they have: y = x + linear(slice attention of norm(x)).
-// Source: Wu et al., "Transolver: a fast transformer solver for PDEs on general geometries" (ICML 2024),
-// section 3.2: the attention half of its layer.
+// Source: Wu et al., "Transolver: a fast transformer solver for PDEs on general geometries" (ICML 2024).
+// W starts uniform by fan-in, not orthogonal.
 #pragma once
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/model.h>

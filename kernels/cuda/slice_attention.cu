@@ -96,8 +96,9 @@ struct SliceBlock {
         slices(of.at.slices),
         rows(of.at.rows),
         head(static_cast<int>(blockIdx.x % of.heads)) {
-    temperature = min(max(args.temperatures[head], static_cast<float>(kLeastTemperature)),
-                      static_cast<float>(kMostTemperature));
+    const auto least = static_cast<float>(kLeastTemperature), most = static_cast<float>(kMostTemperature);
+    const float given = args.temperatures[head];
+    temperature = given < least ? least : given > most ? most : given;  // a NaN stays one
     float* const shared = dynamic_shared<float>();
     const int by_slice = slices | 1, by_column = dim | 1;
     weight = {shared + of.at.weight, by_slice};
@@ -370,7 +371,7 @@ struct SliceCall {
     args.at.has_sums = kSums;
     args.at.has_units = kSpread || kGradient;
     args.at.has_gradient = kGradient;
-    args.at = largest_layout(args.at);
+    args.at = largest_layout(args.at, stream.device().index);
     const int64_t share = std::max<int64_t>(1, (kGradient ? 1 : 4) * partial_blocks(stream) / args.heads);
     const int64_t blocks = (kGradient ? share : std::min(share, args.slots)) * args.heads;
     if constexpr (kGradient) {

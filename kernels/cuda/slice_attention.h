@@ -2,10 +2,14 @@
 // What the slice attention's kernels share: small matrices in a block's shared memory, as floats, their
 // products, and softmax over their rows. All of them are for the whole block, without barriers of their own.
 #pragma once
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/row_access.h>
 #include <meshgrad/kernels/slice_attention.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace meshgrad::cuda {
 
@@ -32,16 +36,21 @@ struct SharedPlaces {
   }
 };
 
-/// Sets layout(rows) to the most of 64, 32 or 16 rows a tile that fit; the least fits by check_sizes.
+/// The layout with the most of 64, 32 or 16 rows a tile that fit into a thread block of the device. With
+/// kSliceSharedBytes the least fits; throws InvalidArgument where a device has less and it does not.
 template <class Layout>
-Layout largest_layout(const Layout& of) {
+Layout largest_layout(const Layout& of, int device) {
+  const int most = std::min(kSliceSharedBytes, gpu::shared_bytes(device));
   Layout layout = of;
-  for (layout.rows = 64; layout.rows > 16; layout.rows /= 2) {
+  for (layout.rows = 64;; layout.rows /= 2) {
     layout.place();
-    if (layout.floats * 4 <= kSliceSharedBytes) return layout;
+    if (layout.floats * 4 <= most) return layout;
+    if (layout.rows == 16) break;
   }
-  layout.place();
-  return layout;
+  throw invalid_argument(
+      "slice_attention",
+      "slices and columns of a head that fit into " + std::to_string(most) + " bytes of shared memory",
+      std::to_string(layout.floats * 4) + " bytes");
 }
 
 /// Calls body(i, j, sum over k < depth of a(i, k) b(k, j)) for i < m, j < n. A thread has 4 x 4 of them at a

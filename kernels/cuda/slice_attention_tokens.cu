@@ -154,11 +154,12 @@ __global__ void token_attention_backward_kernel(TokenArgs<T> args) {
 }
 
 template <class T, class Call>
-TokenArgs<T> token_args(const Call& call, bool backward) {
+TokenArgs<T> token_args(const Call& call, bool backward, const Stream& stream) {
   const int64_t dim = call.queries.width();
   TokenArgs<T> args{};
-  args.at = largest_layout(TokenLayout{
-      .slices = static_cast<int>(call.slices), .dim = static_cast<int>(dim), .backward = backward});
+  const TokenLayout of{
+      .slices = static_cast<int>(call.slices), .dim = static_cast<int>(dim), .backward = backward};
+  args.at = largest_layout(of, stream.device().index);
   args.groups = call.queries.rows() / call.slices;
   args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
   args.queries = call.queries.template data<T>();
@@ -176,7 +177,7 @@ LaunchShape token_shape(const TokenArgs<T>& args, const Stream& stream) {
 
 void token_attention_forward(const TokenAttentionForward& call, Runtime&, const Stream& stream) {
   dispatch_gpu_storage(call.out.dtype(), [&]<class T>() {
-    TokenArgs<T> args = token_args<T>(call, false);
+    TokenArgs<T> args = token_args<T>(call, false, stream);
     args.out = call.out.data<T>();
     launch("token_attention.forward", token_attention_kernel<T>, token_shape(args, stream), stream, args);
   });
@@ -184,7 +185,7 @@ void token_attention_forward(const TokenAttentionForward& call, Runtime&, const 
 
 void token_attention_backward(const TokenAttentionBackward& call, Runtime&, const Stream& stream) {
   dispatch_gpu_storage(call.d_out.dtype(), [&]<class T>() {
-    TokenArgs<T> args = token_args<T>(call, true);
+    TokenArgs<T> args = token_args<T>(call, true, stream);
     args.d_out = call.d_out.data<T>();
     args.d_queries = call.d_queries.data_or_null<T>();
     args.d_keys = call.d_keys.data_or_null<T>();

@@ -371,6 +371,9 @@ TEST_CASE("slice attention of large scores is finite, and hides no NaN") {
       c.weights.keys = to_tensor(runtime, c.ref.keys, dtype);
       const Matrix tokens = to_matrix(TokensRun(backend, runtime, c).tokens);
       for (int64_t i = 0; i < 6; ++i) CHECK(std::isnan(tokens.at(i, 0)) == (i < 3));
+      c.ref.temperatures.at(0, 0) = std::nan("");
+      c.weights.temperatures = to_vector(runtime, c.ref.temperatures, c.weights.temperatures.dtype());
+      for (const double token : to_matrix(TokensRun(backend, runtime, c).tokens).v) CHECK(std::isnan(token));
     }
   }
 }

@@ -247,7 +247,7 @@ TEST_CASE("gat says which sizes and batches do not fit") {
   GatRun run(gat_cases().back(), DType::f32);
   run.batch.node_keys = {};
   CHECK(contains(invalid_argument_text([&] { run.predict(Tape::Mode::train); }),
-                 "[Gat: batch] needed node_keys for dropout on a tape that trains, got none"));
+                 "[AttentionLayer: batch] needed node_keys for dropout on a tape that trains, got none"));
   CHECK(invalid_argument_text([&] { run.predict(Tape::Mode::record); }) == "");
   run.batch.edge_sets.push_back(run.batch.edge_sets[0]);
   CHECK(contains(invalid_argument_text([&] { run.predict(Tape::Mode::record); }),

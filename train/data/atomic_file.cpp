@@ -73,6 +73,11 @@ const std::filesystem::path* taken_by(const OutputFile& output) {
 /// Between the name of a target and the number of a temporary, which also begins with a dot.
 constexpr std::string_view kTemporary = ".meshgrad.tmp.";
 
+std::string temporary_name(const std::filesystem::path& target, int number) {
+  return (parent_of(target) / fmt::format(".{}{}{}", target.filename().string(), kTemporary, number))
+      .string();
+}
+
 /// Removes a temporary whose writer was killed; false when a writer holds its lock.
 bool remove_abandoned(const std::string& name) {
   const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -80,6 +85,15 @@ bool remove_abandoned(const std::string& name) {
   const bool removed = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(name.c_str()) == 0;
   ::close(descriptor);
   return removed;
+}
+
+/// 0 where a file can be locked, or is by another process.
+int lock_error(const std::string& name) {
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return 0;
+  const int error = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno == EWOULDBLOCK ? 0 : errno;
+  ::close(descriptor);
+  return error;
 }
 
 }  // namespace
@@ -117,7 +131,14 @@ std::unique_ptr<AtomicFile> AtomicFile::sole(std::filesystem::path target) {
   check_output({.path = target});
   std::unique_ptr<AtomicFile> file(new AtomicFile);
   file->target_ = std::move(target);
-  return file->take_name(&AtomicFile::open_named, 0) ? std::move(file) : nullptr;
+  if (file->take_name(&AtomicFile::open_named, 0)) return file;
+  const std::string name = temporary_name(file->target_, 0);
+  if (const int error = lock_error(name); error != 0) {
+    throw data_error(name, "a file system that locks files, or no such file",
+                     std::generic_category().message(error),
+                     "remove it if no process writes it, or name a file elsewhere");
+  }
+  return nullptr;
 }
 
 /// False where the file system, or a system without /proc, cannot give such a file a name later.
@@ -151,8 +172,7 @@ bool AtomicFile::link_unnamed(const std::string& name) {
 }
 
 bool AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&), int number) {
-  std::string name =
-      (parent_of(target_) / fmt::format(".{}{}{}", target_.filename().string(), kTemporary, number)).string();
+  std::string name = temporary_name(target_, number);
   if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) return false;
   temporary_ = std::move(name);
   return true;
@@ -214,8 +234,8 @@ void AtomicFile::commit() {
 }
 
 void AtomicFile::discard() noexcept {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());  // while it is locked, so that it is still ours
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
   temporary_.clear();
   buffer_.clear();
 }

@@ -307,6 +307,8 @@ TEST_CASE("keys of a curriculum that mean nothing are refused") {
                "[train.epochs] needed 1 to 1000000 with a curriculum, which changes over the epochs, got 0"));
   CHECK(contains(refused({"curriculum.score=loss", "train.epochs=5", "train.batch_nodes=100"}),
                  "[train.batch_nodes] needed 0 with a curriculum"));
+  CHECK(contains(refused({"curriculum.score=loss", "train.epochs=5", "normalize.mode=online"}),
+                 "[curriculum.score] needed \"model\" with normalize.mode = \"online\""));
   CHECK(contains(refused({"curriculum.score=model", "train.epochs=5"}),
                  "[curriculum.model] needed a checkpoint, or the folder of a run"));
   CHECK(contains(refused({"curriculum.score=loss", "curriculum.model=a", "train.epochs=5"}),

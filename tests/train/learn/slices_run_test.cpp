@@ -161,7 +161,7 @@ TEST_CASE("a student without slices has no teacher with them") {
   student.run.dir = (scratch.path / "refused").string();
   student.model = Config().model;
   CHECK(contains(message_of([&] { test::train_here(student); }),
-                 "[distill.teacher] needed a model without slices for one with model.slices = 0, got "));
+                 "[distill.teacher] needed a model with model.slices = 0, as this run has no slices, got "));
 }
 
 TEST_CASE("a device trains a model with slices as the CPU does" * doctest::skip(cuda_devices().empty())) {

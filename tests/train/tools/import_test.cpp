@@ -453,6 +453,9 @@ TEST_CASE("a VGAE of PyTorch Geometric is read with its own prediction") {
   config.model.vgae.feature_weight = 0.5;
   CHECK(contains(message_of([&] { read(); }), "[vgae.feature_weight] needed 0, as the file has no weights"));
   config.model.vgae.feature_weight = 0.0;
+  config.model.vgae.encoder = VgaeEncoder::attention;
+  CHECK(contains(message_of([&] { read(); }), "[vgae.encoder] needed \"convolution\", as in the file"));
+  config.model.vgae.encoder = VgaeEncoder::convolution;
   const ImportReport report = read();
   CHECK(report.width == 6);
   CHECK(report.blocks == 2);

@@ -212,7 +212,7 @@ constexpr ConfigKey kKeys[] = {
      "Share of the attention weights that is dropped in training"},
 
     {"vgae", "encoder", choice<&VgaeConfig::encoder>(kVgaeEncoders), "", kFixedOfVgae,
-     "What the layers are that give latent values: graph convolutions, or attention layers"},
+     "Layers of the encoder: graph convolutions, or attention layers"},
     {"vgae", "heads", IntegerKey{at<&VgaeConfig::heads>, 1, kMaxHeads}, "heads", kFixedOfVgae,
      "Heads of the attention layers of vgae.encoder, which share model.width"},
     {"vgae", "latent", IntegerKey{at<&VgaeConfig::latent>, 1, 65536}, "values", kFixedOfVgae,

@@ -106,7 +106,9 @@ class Checks {
            fmt::format("a divisor of model.width = {}", model.width), "change one of the two");
     refuse(!slices_fit(model.slices, model.width / model.slice_heads), {"model.slices", "model.slice_heads"},
            fmt::format("{}; a head has {}", slices_that_fit(), model.width / model.slice_heads),
-           "lower model.slices, or raise model.slice_heads");
+           model.width / model.slice_heads > kMaxSliceColumns
+               ? "raise model.slice_heads, or lower model.width"
+               : "lower model.slices, or raise model.slice_heads");
     refuse(model.slices_every >= model.blocks, {"model.slices_every", "model.blocks"},
            fmt::format("less than model.blocks = {}, as slices stand between blocks", model.blocks),
            "lower model.slices_every, or set model.slices = 0");
@@ -265,6 +267,12 @@ class Checks {
     } else {
       refuse_set("curriculum.model", "curriculum.score", "\"loss\"");
     }
+    refuse(curriculum.score == CurriculumScore::loss && config_.normalize.mode == NormalizeMode::online &&
+               (config_.train.init.empty() || config_.train.init_normalizers != InitNormalizers::keep),
+           {"curriculum.score", "normalize.mode"},
+           "\"model\" with normalize.mode = \"online\", whose normalisers have seen no sample when scores "
+           "are made",
+           "set normalize.mode = \"dataset\", or name a curriculum.model");
     constexpr const char* kPair = "2 numbers, of the first epoch and of the last";
     refuse(curriculum.percentile.size() != 2, {"curriculum.percentile"}, kPair, "name both");
     refuse(curriculum.ratio.size() != 2, {"curriculum.ratio"}, kPair, "name both");

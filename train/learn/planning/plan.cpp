@@ -209,7 +209,9 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
     offer(fmt::format("in a new run, set precision = \"{}\": activations in 16 bits", name_of(narrow)),
           [&](Config& next) { next.precision = narrow; });
   }
-  if (const int64_t fewer = now.model.blocks / 2; fewer > 0) {
+  Config shallow = now;
+  shallow.model.blocks = now.model.blocks / 2;
+  if (const int64_t fewer = shallow.model.blocks; fewer > 0 && contradictions(shallow).empty()) {
     offer(
         fmt::format("in a new run, lower model.width or model.blocks, for example model.blocks = {}", fewer),
         [&](Config& next) { next.model.blocks = fewer; });

@@ -62,6 +62,7 @@ class CacheFile {
 
  private:
   bool begin();
+  void plan_batches();
   void add_batch();
   void finish();
   void check_finite(const Tensor& rows, const Batch& batch, const std::vector<Sample>& samples) const;
@@ -77,16 +78,17 @@ class CacheFile {
   const Tell& tell_;
   std::optional<TeacherCacheWriter> file_;
   std::shared_ptr<const Teacher> teacher_;  // with its model
-  std::vector<std::vector<Sample>> batches_;
-  size_t next_ = 0;      // of these
-  int64_t written_ = 0;  // samples
+  BatchShape room_;
+  std::vector<std::vector<Sample>> batches_;  // of samples before planned_
+  size_t next_ = 0;                           // of these
+  int64_t planned_ = 0, written_ = 0;         // samples
   bool waits_ = false;
   Clock::time_point begin_, told_;
 };
 
 bool CacheFile::advance() {
   if (!file_) return begin();
-  if (next_ < batches_.size()) {
+  if (written_ < split_.samples.size()) {
     add_batch();
     return false;
   }
@@ -98,6 +100,12 @@ bool CacheFile::begin() {
   constexpr std::chrono::milliseconds kPause{50};
   const std::string& path = config_.distill.cache;
   if (path_exists(path)) return true;
+  if (config_.ranks.partition != MeshPartition::none || config_.ranks.parts_in_turn > 1) {
+    throw config_error("distill.cache",
+                       "a file that is there where meshes are cut, as whole ones are computed to write it",
+                       fmt::format("{}, which is not there", path),
+                       "write it in a run without ranks.partition and ranks.parts_in_turn");
+  }
   std::optional<TeacherCacheWriter> file = TeacherCacheWriter::begin(path, split_);
   if (!file) {
     if (!std::exchange(waits_, true)) tell(fmt::format("waits for {}, which another process writes", path));
@@ -109,13 +117,21 @@ bool CacheFile::begin() {
   Config running = config_;
   running.distill.cache.clear();
   teacher_ = load_teacher(runtime_, running, task_);
-  std::vector<Sample> samples;
-  for (int64_t i = 0; i < split_.samples.size(); ++i) samples.push_back(split_.samples.at(i));
-  batches_ = batches_within(largest_batch(config_, plain_), plain_, split_.split, samples);
-  tell(fmt::format("writes the teacher's predictions of {} samples to {}, {:.1f} MiB", samples.size(), path,
-                   mebibytes(split_.bytes())));
+  room_ = largest_batch(config_, plain_);
+  tell(fmt::format("writes the teacher's predictions of {} samples to {}, {:.1f} MiB", split_.samples.size(),
+                   path, mebibytes(split_.bytes())));
   begin_ = told_ = Clock::now();
   return false;
+}
+
+/// Of the next samples: their shapes may take a search for world edges each.
+void CacheFile::plan_batches() {
+  constexpr int64_t kAtOnce = 256;
+  std::vector<Sample> samples;
+  for (; std::ssize(samples) < kAtOnce && planned_ < split_.samples.size(); ++planned_)
+    samples.push_back(split_.samples.at(planned_));
+  batches_ = batches_within(room_, plain_, split_.split, samples);
+  next_ = 0;
 }
 
 /// In the teacher's own units, so that its inputs are not converted.
@@ -123,6 +139,7 @@ void CacheFile::add_batch() {
   constexpr std::chrono::seconds kBetweenLines{10};
   const MemoryScope scope(runtime_.allocator(), "teacher");
   const Span span("teacher");
+  if (next_ == batches_.size()) plan_batches();
   const std::vector<Sample>& samples = batches_[next_++];
   Normalizers normalizers = teacher_->normalizers();
   const Batch batch =
@@ -144,7 +161,6 @@ void CacheFile::finish() {
   file_.reset();
   teacher_.reset();
   runtime_.allocator().release_cached();
-  runtime_.allocator().reset_peak();  // training takes less
   tell(fmt::format("wrote {} in {:.1f} s", config_.distill.cache,
                    std::chrono::duration<double>(Clock::now() - begin_).count()));
 }

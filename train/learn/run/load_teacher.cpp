@@ -107,9 +107,13 @@ TaskModel load_model_of_task(Runtime& runtime, const Config& config, const Task&
     check_same_data(other, training_data_from_json(metadata.at("data"), path), task, config);
   ModelSizes sizes = task.sizes();
   if (reads_graph_starts(own.model) && !sizes.graph_starts)
-    throw config_error(key, "a model without slices for one with model.slices = 0",
+    throw config_error(key, "a model with model.slices = 0, as this run has no slices",
                        fmt::format("{}, with model.slices = {}", path, own.model.slices),
                        "set model.slices, or name another model");
+  constexpr const char* kEncoder = "vgae.encoder";
+  if (own.model.name == ModelName::vgae && own.model.vgae.encoder != config.model.vgae.encoder)
+    refuse_other(other, kEncoder, toml_literal(*find_key(kEncoder), config),
+                 toml_literal(*find_key(kEncoder), own));
   if (sizes.pool) sizes.pool = own.model.pool;
   for (IdentifierTable& table : sizes.tables) table.width = own.model.embedding;
   Model model = make_model(own.model, sizes);

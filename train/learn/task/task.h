@@ -37,7 +37,7 @@ class Task {
   }
 
  public:
-  /// With batches that have what the model reads beside what the task's own models do.
+  /// Batches also have what `model` reads: node keys, starts of graphs.
   explicit Task(Kind kind, const ModelConfig& model = {});
 
   /// What a task on meshes reads and predicts, for programs that are about meshes; null for others.

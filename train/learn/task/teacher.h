@@ -26,8 +26,7 @@ namespace meshgrad {
 class Teacher {
  public:
   /// `student`: its normalisers, unless it learns them: null. `hash` names the teacher's checkpoint. With
-  /// config.cache the model needs no memory; it may
-  /// also be in host memory, and is then copied for each use.
+  /// config.cache the model needs no memory. Its parameters may be in host memory; each use then copies them.
   Teacher(Model model, const ModelSizes& sizes, Normalizers normalizers, const DistillConfig& config,
           std::string hash, const Normalizers* student);
   /// The same, whose batches carry what the cache holds.

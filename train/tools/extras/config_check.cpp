@@ -165,7 +165,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
     if (config.train.validate_every > 0)
       summary.valid_samples =
           count_samples(mesh->for_validation(), config.data.valid_split, summary.findings);
-    check_types(dataset, config.data, summary);
+    if (!mesh->fields.targets.empty()) check_types(dataset, config.data, summary);
     check_validation(dataset, config, summary.findings);
     if (summary.predicted_share.value_or(0.0) > 0.0) check_given(dataset, config, summary.findings);
     describe_edges(data, dataset, config.data.train_split, summary.findings);

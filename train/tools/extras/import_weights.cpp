@@ -78,11 +78,17 @@ ModelConfig model_config(const ModelConfig& asked, const ForeignModel& foreign) 
       throw config_error("vgae.feature_weight", "0, as the file has no weights that decode inputs",
                          fmt::format("{}", asked.vgae.feature_weight), "leave it out");
     }
+    if (asked.vgae.encoder != VgaeEncoder::convolution) {
+      throw config_error("vgae.encoder", "\"convolution\", as in the file", "\"attention\"", "leave it out");
+    }
     config.blocks = foreign.vgae->blocks;
     config.width = foreign.vgae->width;
     config.vgae.latent = foreign.sizes.outputs;
-    config.vgae.encoder = VgaeEncoder::convolution;
     return config;
+  }
+  if (asked.slices > 0) {
+    throw config_error("model.slices", "0, as the file has no slices", fmt::format("{}", asked.slices),
+                       "leave it out");
   }
   config.width = foreign.options.width;
   config.blocks = foreign.options.blocks;

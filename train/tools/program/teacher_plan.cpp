@@ -35,7 +35,7 @@ std::string teacher_note(const MemoryPlan& plan, const StepProbe& probe, const C
   config.distill.cache.clear();
   const TeacherPlace resident = place(plan, probe, config);
   std::string text = fmt::format("a step takes {} with the teacher on the device", resident.text);
-  std::string_view best = "the device";
+  std::string_view best = resident.fits ? "the device" : "none of them fits";
   if (plan.device.kind == DeviceKind::cuda) {
     config.distill.offload = OffloadTo::host;
     const TeacherPlace offloaded = place(plan, probe, config);
@@ -46,9 +46,11 @@ std::string teacher_note(const MemoryPlan& plan, const StepProbe& probe, const C
   if (noise_of(config).any())
     return fmt::format("{}; distill.cache needs train.noise = 0; best: {}", text, best);
   config.distill.cache = "teacher.cache";
-  text += fmt::format(", {} with distill.cache", place(plan, probe, config).text);
+  const TeacherPlace cached = place(plan, probe, config);
+  text += fmt::format(", {} with distill.cache", cached.text);
   if (data) text += fmt::format(", a file of {:.3f} MiB", mebibytes(teacher_cache_bytes(config, task)));
-  return text + "; best: distill.cache";
+  if (cached.fits) best = "distill.cache";
+  return fmt::format("{}; best: {}", text, best);
 }
 
 }  // namespace meshgrad
