@@ -6,6 +6,8 @@
 #include <meshgrad/train/learn/run/batch_order.h>
 #include <meshgrad/train/learn/run/score_file.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -293,18 +295,38 @@ TEST_CASE("a curriculum without hard samples is refused") {
 }
 
 TEST_CASE("scores that are not finite are named") {
-  std::vector<float> scores(9, 0.5f);
-  SplitSamples samples;
-  for (int i = 0; i < 3; ++i) samples.add(3);
-  CHECK_NOTHROW(check_scores(scores, samples, "the model of step 3"));
-  scores[7] = std::nanf("");
-  CHECK(message_of([&] { check_scores(scores, samples, "the model of step 3"); }) ==
-        "[curriculum.score] needed a finite score of each sample by the model of step 3, got nan of sample 7 "
-        "(number 2 of the split, frame 1); fix: look for bad values in these samples, or lower optimizer.lr");
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.curriculum.score = CurriculumScore::loss;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  std::vector<float> scores(static_cast<size_t>(task.samples("train").size()), 0.5f);
+  const auto refused = [&](std::string_view by) {
+    return message_of([&] { check_scores(scores, task, config, by); });
+  };
+  CHECK(refused("the model of step 3").empty());
+  const std::string name(task.dataset().trajectory("train", 1).name());
+  const Sample last = task.samples("train").at(std::ssize(scores) - 1);
+  REQUIRE(last.trajectory == 1);
+  scores.back() = std::nanf("");
+  const std::string start = fmt::format(
+      "[curriculum.score] needed a finite score of each sample by the model of step 3, got nan of sample {} "
+      "(frame {} of {}); fix: ",
+      scores.size() - 1, last.frame, name);
+  CHECK(refused("the model of step 3") ==
+        start + "look for bad values in these samples, or lower optimizer.lr");
+  config.precision = DType::f16;
+  CHECK(refused("the model of step 3") ==
+        start + "set precision = \"bf16\", as f16 ends at 65504, or lower optimizer.lr");
+  config.curriculum.score = CurriculumScore::model;
+  CHECK(contains(refused("runs/a"), "by runs/a, got nan of "));
+  CHECK(contains(refused("runs/a"), "as f16 ends at 65504, or name another curriculum.model"));
+  config.precision = DType::f32;
   for (const size_t i : {0, 1, 2}) scores[i] = std::numeric_limits<float>::infinity();
-  const std::string message = message_of([&] { check_scores(scores, samples, "teacher"); });
-  CHECK(contains(message, "got inf of sample 0 (number 0 of the split, frame 0), inf of sample 1 ("));
-  CHECK(contains(message, "frame 2), the first of 4; fix: "));
+  CHECK(contains(refused("runs/a"),
+                 fmt::format("got inf of sample 0 (frame {} of ", task.samples("train").at(0).frame)));
+  CHECK(contains(
+      refused("runs/a"),
+      "), the first of 4; fix: look for bad values in these samples, or name another curriculum.model"));
 }
 
 TEST_CASE("files of scores are read back or refused") {

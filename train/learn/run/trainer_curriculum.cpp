@@ -62,7 +62,7 @@ bool Trainer::make_scores(Curriculum& curriculum) {
       options_.long_batch, parts_ ? &*parts_ : nullptr);
   if (!losses) return false;
   std::vector<float> scores(losses->begin(), losses->end());
-  check_scores(scores, task_.samples(split),
+  check_scores(scores, task_, config_,
                scoring_model_ ? config_.curriculum.model : fmt::format("the model of step {}", state_.step));
   const std::filesystem::path path = folder_.scores(curriculum.next_epoch());
   tell_scores(curriculum.next_epoch(), scores, path);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/task/curriculum.h>
+#include <meshgrad/train/learn/task/displacements.h>
 
 #include <fmt/format.h>
 
@@ -163,22 +164,29 @@ const Curriculum::Sets& Curriculum::make_sets(int64_t epoch) const {
   return sets;
 }
 
-void check_scores(const std::vector<float>& scores, const SplitSamples& samples, std::string_view by) {
+void check_scores(const std::vector<float>& scores, const Task& task, const Config& config,
+                  std::string_view by) {
+  const std::string& split = config.data.train_split;
+  const SplitSamples& samples = task.samples(split);
   std::string first;
   int64_t count = 0;
   for (int64_t i = 0; i < std::ssize(scores); ++i) {
     if (std::isfinite(scores[static_cast<size_t>(i)])) continue;
     constexpr int64_t kListed = 3;
+    if (count++ >= kListed) continue;
     const Sample sample = samples.at(i);
-    if (count++ < kListed) {
-      first += fmt::format("{}{} of sample {} (number {} of the split, frame {})", first.empty() ? "" : ", ",
-                           scores[static_cast<size_t>(i)], i, sample.trajectory, sample.frame);
-    }
+    first += fmt::format("{}{} of sample {} ({})", first.empty() ? "" : ", ", scores[static_cast<size_t>(i)],
+                         i, frame_name(task.dataset().trajectory(split, sample.trajectory), sample.frame));
   }
   if (count == 0) return;
-  throw data_error("curriculum.score", fmt::format("a finite score of each sample by {}", by),
-                   fmt::format("{}{}", first, count > 3 ? fmt::format(", the first of {}", count) : ""),
-                   "look for bad values in these samples, or lower optimizer.lr");
+  throw data_error(
+      "curriculum.score", fmt::format("a finite score of each sample by {}", by),
+      fmt::format("{}{}", first, count > 3 ? fmt::format(", the first of {}", count) : ""),
+      fmt::format("{}, or {}",
+                  config.precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504"
+                                                 : "look for bad values in these samples",
+                  config.curriculum.score == CurriculumScore::model ? "name another curriculum.model"
+                                                                    : "lower optimizer.lr"));
 }
 
 }  // namespace meshgrad

@@ -88,6 +88,7 @@ class Curriculum {
 };
 
 /// Throws DataError with the first samples whose scores are not finite, unless all are.
-void check_scores(const std::vector<float>& scores, const SplitSamples& samples, std::string_view by);
+void check_scores(const std::vector<float>& scores, const Task& task, const Config& config,
+                  std::string_view by);
 
 }  // namespace meshgrad
