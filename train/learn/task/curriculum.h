@@ -54,7 +54,11 @@ class Curriculum {
   int64_t next_epoch() const { return std::ssize(scores_) * refresh_; }
   /// Of each sample, and the hash of their file.
   void add_scores(std::vector<float> scores, const std::string& hash);
-  /// Of the files of all scores so far, in their order, separated by spaces.
+  /// With the hash of another model, before its scores.
+  void scored_by(const std::string& model) { hashes_ = scorer_ = model; }
+  /// Of that model; "" before, and where the run's own scores.
+  const std::string& scorer() const { return scorer_; }
+  /// Of that model, and of the files of all scores so far, in their order, separated by spaces.
   const std::string& hashes() const { return hashes_; }
 
  private:
@@ -82,7 +86,7 @@ class Curriculum {
   int32_t largest_class_ = -1;   // -1: there are no classes
   std::vector<Epoch> epochs_;    // and the end
   std::vector<std::vector<float>> scores_;
-  std::string hashes_;
+  std::string scorer_, hashes_;
   mutable std::vector<int64_t> walks_ = {0};  // where the walks of the first epochs begin, in steps
   mutable std::array<Sets, 2> sets_;          // of an epoch and of its neighbour, by its number modulo 2
 };
