@@ -242,6 +242,14 @@ TEST_CASE("another model scores once") {
   CHECK(test::train_here(config, false, [&] { return ++calls == 2; }).state.step ==
         0);  // scores are half made
   CHECK(!fs::exists(scores_of(config, 0)));
+  const fs::path best = fs::path(scorer.run.dir) / "checkpoints/best.safetensors";
+  const std::string model = test::read_text(best);
+  test::change_tensors(best, best, [](const std::string&, std::vector<double>& values) {
+    for (double& value : values) value *= 0.5;
+  });
+  CHECK(contains(message_of([&] { test::train_here(config, true); }),
+                 ", with which the run began to score its samples, got the model "));
+  test::write_bytes(best, std::as_bytes(std::span(model)));
   CHECK(test::train_here(config, true, [&] { return ++calls == 20; }).stopped);
   fs::remove_all(scorer.run.dir);  // it has done its work
   test::train_here(config, true);
@@ -293,7 +301,8 @@ TEST_CASE("scoring models that do not fit are refused") {
   const std::string message = refused(wild);
   CAPTURE(message);
   CHECK(contains(message, "[curriculum.score] needed a finite score of each sample by "));
-  CHECK(contains(message, " of sample 0 (number 0 of the split, frame 0), "));
+  CHECK(contains(message, " of sample 0 (frame 0 of "));
+  CHECK(contains(message, "; fix: look for bad values in these samples, or name another curriculum.model"));
 }
 
 TEST_CASE("a curriculum resumes with its own scores alone") {

@@ -6,6 +6,8 @@
 #include <meshgrad/train/learn/run/batch_order.h>
 #include <meshgrad/train/learn/run/score_file.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -144,13 +146,50 @@ TEST_CASE("a curriculum draws every hard sample in time") {
     CHECK(drawn.size() == 50);
     for (const auto& [sample, count] : drawn) CHECK(count == epoch / 5 + 1);
   }
-  // The set shrinks: those that are hard to the last were all drawn long before it.
-  const Curriculum moving = scored(curriculum_keys(60, {75, 85}, {1, 1.2}), some_classes());
-  drawn.clear();
-  for (int64_t epoch = 0; epoch < 40; ++epoch)
-    for (const auto& [sample, count] : counts_of(moving, epoch)) drawn[sample] += count;
-  for (const int64_t sample : hardest(random_scores(kLarge + kSmall), samples_of_class_1(), 30))
-    CHECK(drawn[sample] > 0);
+}
+
+TEST_CASE("a curriculum draws what stays hard once a round") {
+  constexpr int64_t kEpochs = 60;
+  const auto check = [](const Curriculum& curriculum, const std::set<int64_t>& always_drawn, int64_t rounds) {
+    REQUIRE(always_drawn.size() >= 5);
+    std::map<int64_t, int64_t> drawn;
+    for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+      CAPTURE(epoch);
+      for (const auto& [sample, count] : counts_of(curriculum, epoch)) drawn[sample] += count;
+      int64_t least = kLarge, most = 0;
+      for (const int64_t sample : always_drawn) {
+        least = std::min(least, drawn[sample]);
+        most = std::max(most, drawn[sample]);
+      }
+      REQUIRE(most <= least + 1);  // in all rounds before, and perhaps in this one
+    }
+    CHECK(drawn[*always_drawn.begin()] >= rounds);
+  };
+  const std::vector<float> scores = random_scores(kLarge + kSmall);
+  const std::vector<int64_t> large = samples_of_class_1();
+  check(scored(curriculum_keys(kEpochs), some_classes()), hardest(scores, large, 10), 50);
+  check(scored(curriculum_keys(kEpochs, {95, 75}, {0.2, 1}), some_classes()), hardest(scores, large, 10), 10);
+
+  // Scores that are made anew every 7 epochs.
+  Config config = curriculum_keys(kEpochs, {40, 60}, {3, 5});
+  config.curriculum.refresh_epochs = 7;
+  Curriculum moving(config, kLarge + kSmall, some_classes());
+  std::set<int64_t> stay(large.begin(), large.end());
+  for (uint64_t refresh = 0; !moving.complete(); ++refresh) {
+    std::vector<float> now = random_scores(kLarge + kSmall, 2 + refresh);
+    for (size_t i = 0; i < now.size(); ++i) now[i] += 2.0f * scores[i];
+    const std::set<int64_t> hard = hardest(now, large, 80);
+    std::erase_if(stay, [&](int64_t sample) { return !hard.contains(sample); });
+    moving.add_scores(std::move(now), "h");
+  }
+  check(moving, stay, 20);
+
+  // Without classes it is the easy ones that are drawn.
+  std::vector<int64_t> all(kLarge + kSmall);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+  std::vector<float> easiest = scores;
+  for (float& score : easiest) score = -score;
+  check(scored(curriculum_keys(kEpochs, {75, 50}, {0.5, 0.4}), {}), hardest(easiest, all, 105), 10);
 }
 
 TEST_CASE("a curriculum is a function of seed, position and scores") {
@@ -256,18 +295,38 @@ TEST_CASE("a curriculum without hard samples is refused") {
 }
 
 TEST_CASE("scores that are not finite are named") {
-  std::vector<float> scores(9, 0.5f);
-  SplitSamples samples;
-  for (int i = 0; i < 3; ++i) samples.add(3);
-  CHECK_NOTHROW(check_scores(scores, samples, "the model of step 3"));
-  scores[7] = std::nanf("");
-  CHECK(message_of([&] { check_scores(scores, samples, "the model of step 3"); }) ==
-        "[curriculum.score] needed a finite score of each sample by the model of step 3, got nan of sample 7 "
-        "(number 2 of the split, frame 1); fix: look for bad values in these samples, or lower optimizer.lr");
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.curriculum.score = CurriculumScore::loss;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  std::vector<float> scores(static_cast<size_t>(task.samples("train").size()), 0.5f);
+  const auto refused = [&](std::string_view by) {
+    return message_of([&] { check_scores(scores, task, config, by); });
+  };
+  CHECK(refused("the model of step 3").empty());
+  const std::string name(task.dataset().trajectory("train", 1).name());
+  const Sample last = task.samples("train").at(std::ssize(scores) - 1);
+  REQUIRE(last.trajectory == 1);
+  scores.back() = std::nanf("");
+  const std::string start = fmt::format(
+      "[curriculum.score] needed a finite score of each sample by the model of step 3, got nan of sample {} "
+      "(frame {} of {}); fix: ",
+      scores.size() - 1, last.frame, name);
+  CHECK(refused("the model of step 3") ==
+        start + "look for bad values in these samples, or lower optimizer.lr");
+  config.precision = DType::f16;
+  CHECK(refused("the model of step 3") ==
+        start + "set precision = \"bf16\", as f16 ends at 65504, or lower optimizer.lr");
+  config.curriculum.score = CurriculumScore::model;
+  CHECK(contains(refused("runs/a"), "by runs/a, got nan of "));
+  CHECK(contains(refused("runs/a"), "as f16 ends at 65504, or name another curriculum.model"));
+  config.precision = DType::f32;
   for (const size_t i : {0, 1, 2}) scores[i] = std::numeric_limits<float>::infinity();
-  const std::string message = message_of([&] { check_scores(scores, samples, "teacher"); });
-  CHECK(contains(message, "got inf of sample 0 (number 0 of the split, frame 0), inf of sample 1 ("));
-  CHECK(contains(message, "frame 2), the first of 4; fix: "));
+  CHECK(contains(refused("runs/a"),
+                 fmt::format("got inf of sample 0 (frame {} of ", task.samples("train").at(0).frame)));
+  CHECK(contains(
+      refused("runs/a"),
+      "), the first of 4; fix: look for bad values in these samples, or name another curriculum.model"));
 }
 
 TEST_CASE("files of scores are read back or refused") {

@@ -22,12 +22,17 @@ void Trainer::load_scores(const std::filesystem::path& checkpoint) {
   const SafetensorsFile file = open_checkpoint(checkpoint);
   const std::string& known = file.view().metadata_at(kScoresKey);
   std::istringstream hashes(known);
+  if (std::string model; config_.curriculum.score == CurriculumScore::model && hashes >> model)
+    curriculum->scored_by(model);
   for (std::string hash; !curriculum->complete() && hashes >> hash;) {
     const std::filesystem::path path = folder_.scores(curriculum->next_epoch());
     curriculum->add_scores(read_scores(path, hash, curriculum->samples()), hash);
   }
   const int64_t drawn = state_.micro > 0 ? state_.step : state_.step - 1;  // the last window
-  if (curriculum->hashes() == known && (drawn < 0 || loader_.knows(drawn))) return;
+  if (curriculum->hashes() == known && (drawn < 0 || loader_.knows(drawn))) {
+    if (config_.curriculum.score == CurriculumScore::model && !curriculum->complete()) load_scoring_model();
+    return;
+  }
   throw data_error(fmt::format("{}: {}", checkpoint.string(), kScoresKey),
                    fmt::format("the hashes of the scores that its {} drew by", counted(drawn + 1, "step")),
                    "\"" + known + "\"", "use another checkpoint of the run (--checkpoint FILE)");
@@ -39,15 +44,23 @@ bool Trainer::score_samples() {
   if (loader_.knows(state_.step)) return true;
   const Span span("scores");
   pause();
-  if (config_.curriculum.score == CurriculumScore::model && !scoring_model_) load_scoring_model();
   while (!loader_.knows(state_.step))
     if (!make_scores(*loader_.curriculum())) return false;
   scoring_model_.reset();
   return true;
 }
 
+/// The one that a resumed run was stopped with: a run's folder may have a new best model since.
 void Trainer::load_scoring_model() {
-  scoring_model_ = load_model_of_task(runtime_, config_, task_, "curriculum.model", config_.curriculum.model);
+  constexpr const char* kKey = "curriculum.model";
+  scoring_model_ = load_model_of_task(runtime_, config_, task_, kKey, config_.curriculum.model);
+  Curriculum& curriculum = *loader_.curriculum();
+  if (curriculum.scorer().empty()) curriculum.scored_by(scoring_model_->hash);
+  if (curriculum.scorer() == scoring_model_->hash) return;
+  throw config_error(
+      kKey, fmt::format("the model {}, with which the run began to score its samples", curriculum.scorer()),
+      fmt::format("the model {} in {}", scoring_model_->hash, config_.curriculum.model),
+      "name the same checkpoint, or start a new run with another run.dir");
 }
 
 /// Chunk by chunk, so that nothing but the scores grows with their number.
@@ -62,7 +75,7 @@ bool Trainer::make_scores(Curriculum& curriculum) {
       options_.long_batch, parts_ ? &*parts_ : nullptr);
   if (!losses) return false;
   std::vector<float> scores(losses->begin(), losses->end());
-  check_scores(scores, task_.samples(split),
+  check_scores(scores, task_, config_,
                scoring_model_ ? config_.curriculum.model : fmt::format("the model of step {}", state_.step));
   const std::filesystem::path path = folder_.scores(curriculum.next_epoch());
   tell_scores(curriculum.next_epoch(), scores, path);

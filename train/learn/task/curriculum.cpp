@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/task/curriculum.h>
+#include <meshgrad/train/learn/task/displacements.h>
 
 #include <fmt/format.h>
 
@@ -61,7 +62,8 @@ Curriculum::Curriculum(const Config& config, int64_t samples, const std::vector<
     const double wanted = between_epochs(keys.ratio, epoch, epochs) * static_cast<double>(kept);
     const int64_t drawn = wanted < static_cast<double>(others) ? std::llround(wanted) : others;
     epochs_.back().hard = hard;
-    epochs_.push_back({epochs_.back().begin + kept + drawn, epochs_.back().draws + drawn, 0});
+    epochs_.back().draws = drawn;
+    epochs_.push_back({epochs_.back().begin + kept + drawn, 0, 0});
   }
 }
 
@@ -89,10 +91,9 @@ int64_t Curriculum::most_uses(int64_t positions) const {
 std::string Curriculum::describe() const {
   const auto counts = [&](int64_t epoch) {
     const Epoch &one = epochs_[static_cast<size_t>(epoch)], &next = epochs_[static_cast<size_t>(epoch) + 1];
-    const int64_t drawn = next.draws - one.draws;
     const std::string all = fmt::format("{} of {} samples", next.begin - one.begin, samples_);
-    return always_.empty() ? fmt::format("{}, its {} hard ones and {} others", all, one.hard, drawn)
-                           : fmt::format("{}, {} of the {} hard ones of class {} among them", all, drawn,
+    return always_.empty() ? fmt::format("{}, its {} hard ones and {} others", all, one.hard, one.draws)
+                           : fmt::format("{}, {} of the {} hard ones of class {} among them", all, one.draws,
                                          one.hard, largest_class_);
   };
   const int64_t last = epochs() - 1;
@@ -110,15 +111,7 @@ Curriculum::Drawn Curriculum::at(int64_t position) const {
                                                    static_cast<uint64_t>(size)));
   const int64_t kept = std::ssize(sets.kept);
   if (place < kept) return {sets.kept[static_cast<size_t>(place)], static_cast<uint32_t>(epoch)};
-  // Of the draws of all epochs: which one, and how often the set was gone through before.
-  const int64_t draw = one.draws + place - kept, set = std::ssize(sets.drawn);
-  const auto round = static_cast<uint64_t>(draw / set);
-  const uint64_t seed = seed_ ^ hash_of("draws");  // other shuffles than those of epochs
-  const uint64_t chosen =
-      shuffled(seed, round, static_cast<uint64_t>(draw % set), static_cast<uint64_t>(set));
-  // A sample that is drawn twice in an epoch is so in two rounds.
-  const int64_t again = draw / set - one.draws / set;
-  return {sets.drawn[chosen], static_cast<uint32_t>(epoch + again * epochs())};
+  return sets.drawn[static_cast<size_t>(place - kept)];
 }
 
 int64_t Curriculum::known_until() const { return begin_of(std::min(next_epoch(), epochs())); }
@@ -129,44 +122,71 @@ void Curriculum::add_scores(std::vector<float> scores, const std::string& hash) 
 }
 
 const Curriculum::Sets& Curriculum::sets_of(int64_t epoch) const {
-  Sets& sets = sets_[static_cast<size_t>(epoch % 2)];
-  if (sets.epoch == epoch) return sets;
+  if (const Sets& sets = sets_[static_cast<size_t>(epoch % 2)]; sets.epoch == epoch) return sets;
+  const int64_t walked = std::ssize(walks_) - 1;
+  for (int64_t each = std::min(epoch, walked); each < epoch; ++each) make_sets(each);
+  return make_sets(epoch);
+}
+
+const Curriculum::Sets& Curriculum::make_sets(int64_t epoch) const {
+  const Epoch& one = epochs_[static_cast<size_t>(epoch)];
   const std::vector<float>& scores = scores_.at(static_cast<size_t>(epoch / refresh_));
   std::vector<int64_t> ranked = ranked_;
-  const auto easier = ranked.begin() + epochs_[static_cast<size_t>(epoch)].hard;
+  const auto easier = ranked.begin() + one.hard;
   std::nth_element(ranked.begin(), easier, ranked.end(), [&](int64_t a, int64_t b) {
     const float of_a = scores[static_cast<size_t>(a)], of_b = scores[static_cast<size_t>(b)];
     return of_a != of_b ? of_a > of_b : a < b;
   });
-  std::sort(ranked.begin(), easier);
-  std::sort(easier, ranked.end());
-  sets.epoch = epoch;
-  if (largest_class_ >= 0) {
-    sets.kept = always_;
-    sets.drawn.assign(ranked.begin(), easier);
-  } else {
+  const bool draws_hard = largest_class_ >= 0;
+  std::vector<bool> in_set(static_cast<size_t>(samples_));
+  for (auto at = draws_hard ? ranked.begin() : easier; at != (draws_hard ? easier : ranked.end()); ++at)
+    in_set[static_cast<size_t>(*at)] = true;
+  Sets& sets = sets_[static_cast<size_t>(epoch % 2)];
+  sets = {epoch, always_, {}};
+  if (!draws_hard) {
     sets.kept.assign(ranked.begin(), easier);
-    sets.drawn.assign(easier, ranked.end());
+    std::ranges::sort(sets.kept);
   }
+  const uint64_t seed = seed_ ^ hash_of("draws");  // other shuffles than those of epochs
+  const auto all = std::ssize(ranked_);
+  const int64_t begin = walks_[static_cast<size_t>(epoch)];
+  int64_t walk = begin;
+  for (; std::ssize(sets.drawn) < one.draws; ++walk) {
+    const uint64_t place = shuffled(seed, static_cast<uint64_t>(walk / all),
+                                    static_cast<uint64_t>(walk % all), static_cast<uint64_t>(all));
+    const int64_t sample = ranked_[place];
+    if (!in_set[static_cast<size_t>(sample)]) continue;
+    // A sample that is drawn twice in an epoch is so in two rounds.
+    const int64_t again = walk / all - begin / all;
+    sets.drawn.push_back({sample, static_cast<uint32_t>(epoch + again * epochs())});
+  }
+  if (std::ssize(walks_) == epoch + 1) walks_.push_back(walk);
   return sets;
 }
 
-void check_scores(const std::vector<float>& scores, const SplitSamples& samples, std::string_view by) {
+void check_scores(const std::vector<float>& scores, const Task& task, const Config& config,
+                  std::string_view by) {
+  const std::string& split = config.data.train_split;
+  const SplitSamples& samples = task.samples(split);
   std::string first;
   int64_t count = 0;
   for (int64_t i = 0; i < std::ssize(scores); ++i) {
     if (std::isfinite(scores[static_cast<size_t>(i)])) continue;
     constexpr int64_t kListed = 3;
+    if (count++ >= kListed) continue;
     const Sample sample = samples.at(i);
-    if (count++ < kListed) {
-      first += fmt::format("{}{} of sample {} (number {} of the split, frame {})", first.empty() ? "" : ", ",
-                           scores[static_cast<size_t>(i)], i, sample.trajectory, sample.frame);
-    }
+    first += fmt::format("{}{} of sample {} ({})", first.empty() ? "" : ", ", scores[static_cast<size_t>(i)],
+                         i, frame_name(task.dataset().trajectory(split, sample.trajectory), sample.frame));
   }
   if (count == 0) return;
-  throw data_error("curriculum.score", fmt::format("a finite score of each sample by {}", by),
-                   fmt::format("{}{}", first, count > 3 ? fmt::format(", the first of {}", count) : ""),
-                   "look for bad values in these samples, or lower optimizer.lr");
+  throw data_error(
+      "curriculum.score", fmt::format("a finite score of each sample by {}", by),
+      fmt::format("{}{}", first, count > 3 ? fmt::format(", the first of {}", count) : ""),
+      fmt::format("{}, or {}",
+                  config.precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504"
+                                                 : "look for bad values in these samples",
+                  config.curriculum.score == CurriculumScore::model ? "name another curriculum.model"
+                                                                    : "lower optimizer.lr"));
 }
 
 }  // namespace meshgrad

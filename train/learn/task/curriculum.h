@@ -6,8 +6,10 @@
 // epoch draws no more than there are.
 //
 // How many samples an epoch has follows from the numbers of samples alone, so that steps are known from the
-// start. Which ones is a function of (seed, position, scores): of a set that epochs draw from, in the order
-// of the split, each is drawn once, shuffled, before any is drawn again, over the ends of epochs.
+// start. Which ones is a function of (seed, position, scores so far): epochs draw along one walk in rounds
+// through all samples that are ranked, shuffled anew each round, and pass over those that are not in their
+// set. So each sample that is in the sets of all epochs of a round is drawn once in it, however the sets
+// change.
 #pragma once
 #include <meshgrad/train/learn/task/task.h>
 
@@ -52,22 +54,29 @@ class Curriculum {
   int64_t next_epoch() const { return std::ssize(scores_) * refresh_; }
   /// Of each sample, and the hash of their file.
   void add_scores(std::vector<float> scores, const std::string& hash);
-  /// Of the files of all scores so far, in their order, separated by spaces.
+  /// With the hash of another model, before its scores.
+  void scored_by(const std::string& model) { hashes_ = scorer_ = model; }
+  /// Of that model; "" before, and where the run's own scores.
+  const std::string& scorer() const { return scorer_; }
+  /// Of that model, and of the files of all scores so far, in their order, separated by spaces.
   const std::string& hashes() const { return hashes_; }
 
  private:
   struct Epoch {
     int64_t begin = 0;  // position
-    int64_t draws = 0;  // of the epochs before
-    int64_t hard = 0;   // samples
+    int64_t draws = 0;
+    int64_t hard = 0;  // samples
   };
-  /// What an epoch has in any case, and what it draws from; both ascending.
+  /// What an epoch has in any case, ascending, and what it draws, in the order of the walk.
   struct Sets {
     int64_t epoch = -1;
-    std::vector<int64_t> kept, drawn;
+    std::vector<int64_t> kept;
+    std::vector<Drawn> drawn;
   };
   int64_t epochs() const { return std::ssize(epochs_) - 1; }
+  /// After those of the epochs before, where they were not made yet: their ends follow from one another.
   const Sets& sets_of(int64_t epoch) const;
+  const Sets& make_sets(int64_t epoch) const;
 
   uint64_t seed_;
   int64_t samples_;
@@ -77,11 +86,13 @@ class Curriculum {
   int32_t largest_class_ = -1;   // -1: there are no classes
   std::vector<Epoch> epochs_;    // and the end
   std::vector<std::vector<float>> scores_;
-  std::string hashes_;
-  mutable std::array<Sets, 2> sets_;  // of an epoch and of its neighbour, by its number modulo 2
+  std::string scorer_, hashes_;
+  mutable std::vector<int64_t> walks_ = {0};  // where the walks of the first epochs begin, in steps
+  mutable std::array<Sets, 2> sets_;          // of an epoch and of its neighbour, by its number modulo 2
 };
 
 /// Throws DataError with the first samples whose scores are not finite, unless all are.
-void check_scores(const std::vector<float>& scores, const SplitSamples& samples, std::string_view by);
+void check_scores(const std::vector<float>& scores, const Task& task, const Config& config,
+                  std::string_view by);
 
 }  // namespace meshgrad
