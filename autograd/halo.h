@@ -2,7 +2,7 @@
 // Halo: what a part of a mesh exchanges with other parts. The part owns its nodes; after them stand ghost
 // nodes, copies of rows that neighbours own.
 #pragma once
-#include <meshgrad/engine/tensor.h>
+#include <meshgrad/autograd/tape.h>
 
 #include <memory>
 #include <optional>
@@ -19,7 +19,6 @@ struct Neighbour {
 };
 
 struct Halo;
-class Tape;
 
 /// Moves rows between parts. One implementation has a rank for each part (rank_halo.h), another computes part
 /// after part in one process.
