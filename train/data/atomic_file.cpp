@@ -78,20 +78,12 @@ std::string temporary_name(const std::filesystem::path& target, int number) {
       .string();
 }
 
-/// Removes a temporary whose writer was killed; false when a writer holds its lock.
-bool remove_abandoned(const std::string& name) {
+/// Removes a temporary whose writer was killed; 0, or why not: EWOULDBLOCK when a writer holds its lock.
+int remove_abandoned(const std::string& name) {
   const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) return errno == ENOENT;
+  if (descriptor < 0) return errno == ENOENT ? 0 : errno;
   const bool removed = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(name.c_str()) == 0;
-  ::close(descriptor);
-  return removed;
-}
-
-/// 0 where a file can be locked, or is by another process.
-int lock_error(const std::string& name) {
-  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) return 0;
-  const int error = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno == EWOULDBLOCK ? 0 : errno;
+  const int error = removed ? 0 : errno;
   ::close(descriptor);
   return error;
 }
@@ -131,14 +123,13 @@ std::unique_ptr<AtomicFile> AtomicFile::sole(std::filesystem::path target) {
   check_output({.path = target});
   std::unique_ptr<AtomicFile> file(new AtomicFile);
   file->target_ = std::move(target);
-  if (file->take_name(&AtomicFile::open_named, 0)) return file;
-  const std::string name = temporary_name(file->target_, 0);
-  if (const int error = lock_error(name); error != 0) {
-    throw data_error(name, "a file system that locks files, or no such file",
-                     std::generic_category().message(error),
-                     "remove it if no process writes it, or name a file elsewhere");
-  }
-  return nullptr;
+  const int error = file->take_name(&AtomicFile::open_named, 0);
+  if (error == 0) return file;
+  if (error == EWOULDBLOCK) return nullptr;
+  throw data_error(temporary_name(file->target_, 0),
+                   "to lock and remove this file, as its writer may have been killed",
+                   std::generic_category().message(error),
+                   "remove it if no process writes it, or name a file on another file system");
 }
 
 /// False where the file system, or a system without /proc, cannot give such a file a name later.
@@ -171,15 +162,18 @@ bool AtomicFile::link_unnamed(const std::string& name) {
   return false;
 }
 
-bool AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&), int number) {
+int AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&), int number) {
   std::string name = temporary_name(target_, number);
-  if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) return false;
+  if (!(this->*take)(name)) {
+    if (const int error = remove_abandoned(name); error != 0) return error;
+    if (!(this->*take)(name)) return EWOULDBLOCK;
+  }
   temporary_ = std::move(name);
-  return true;
+  return 0;
 }
 
 void AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&)) {
-  for (int number = 0; !take_name(take, number);) ++number;
+  for (int number = 0; take_name(take, number) != 0;) ++number;
 }
 
 AtomicFile::~AtomicFile() { discard(); }

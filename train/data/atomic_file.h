@@ -71,8 +71,9 @@ class AtomicFile {
   bool open_unnamed();
   bool open_named(const std::string& name);
   bool link_unnamed(const std::string& name);
-  /// Calls `take` with a temporary name, and again where that was abandoned. False: another writer has it.
-  bool take_name(bool (AtomicFile::*take)(const std::string&), int number);
+  /// Calls `take` with a temporary name, and again where that was abandoned. Returns 0, or why it has none:
+  /// EWOULDBLOCK when another writer has it.
+  int take_name(bool (AtomicFile::*take)(const std::string&), int number);
   /// The same with one name after the other, until one is taken.
   void take_name(bool (AtomicFile::*take)(const std::string&));
   void flush();
