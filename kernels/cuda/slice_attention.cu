@@ -99,16 +99,15 @@ struct SliceBlock {
     const auto least = static_cast<float>(kLeastTemperature), most = static_cast<float>(kMostTemperature);
     const float given = args.temperatures[head];
     temperature = given < least ? least : given > most ? most : given;  // a NaN stays one
+    weight = matrix_at(of.at.weight, slices);
+    keys = matrix_at(of.at.keys, dim);
+    x = matrix_at(of.at.x, dim);
+    s = matrix_at(of.at.s, slices);
+    sums = matrix_at(of.at.sums, dim);
+    units = matrix_at(of.at.units, dim);
+    d_s = matrix_at(of.at.d_s, slices);
+    d_weight = matrix_at(of.at.d_weight, slices);
     float* const shared = dynamic_shared<float>();
-    const int by_slice = slices | 1, by_column = dim | 1;
-    weight = {shared + of.at.weight, by_slice};
-    keys = {shared + of.at.keys, by_column};
-    x = {shared + of.at.x, by_column};
-    s = {shared + of.at.s, by_slice};
-    sums = {shared + of.at.sums, by_column};
-    units = {shared + of.at.units, by_column};
-    d_s = {shared + of.at.d_s, by_slice};
-    d_weight = {shared + of.at.d_weight, by_slice};
     bias = shared + of.at.bias;
     sizes = shared + of.at.sizes;
     shifts = shared + of.at.shifts;

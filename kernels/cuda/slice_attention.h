@@ -26,6 +26,11 @@ struct SharedMatrix {
 };
 constexpr int odd(int width) { return width | 1; }
 
+/// A matrix of so wide rows at a place of the block's dynamic shared memory.
+__device__ inline SharedMatrix matrix_at(int place, int width) {
+  return {dynamic_shared<float>() + place, odd(width)};
+}
+
 /// Hands out places in shared memory, in floats.
 struct SharedPlaces {
   int used = 0;

@@ -48,18 +48,18 @@ struct TokenBlock {
   int slices, dim;
   SharedMatrix keys, values, queries, p, d_keys, d_values, d_out, d_p;
 
-  __device__ explicit TokenBlock(const TokenArgs<T>& of) : args(of), slices(of.at.slices), dim(of.at.dim) {
-    float* const shared = dynamic_shared<float>();
-    const int by_column = slices | 1, by_slice = dim | 1;
-    keys = {shared + of.at.keys, by_slice};
-    values = {shared + of.at.values, by_slice};
-    queries = {shared + of.at.queries, by_slice};
-    p = {shared + of.at.p, by_column};
-    d_keys = {shared + of.at.d_keys, by_slice};
-    d_values = {shared + of.at.d_values, by_slice};
-    d_out = {shared + of.at.d_out, by_slice};
-    d_p = {shared + of.at.d_p, by_column};
-  }
+  __device__ explicit TokenBlock(const TokenArgs<T>& of)
+      : args(of),
+        slices(of.at.slices),
+        dim(of.at.dim),
+        keys(matrix_at(of.at.keys, dim)),
+        values(matrix_at(of.at.values, dim)),
+        queries(matrix_at(of.at.queries, dim)),
+        p(matrix_at(of.at.p, slices)),
+        d_keys(matrix_at(of.at.d_keys, dim)),
+        d_values(matrix_at(of.at.d_values, dim)),
+        d_out(matrix_at(of.at.d_out, dim)),
+        d_p(matrix_at(of.at.d_p, slices)) {}
   /// p of the queries first .. first + rows - 1 of a group, whose keys and values are loaded. Begins and ends
   /// with a barrier.
   __device__ void load_weights(int64_t group, int first, int rows) const {
