@@ -307,6 +307,14 @@ bool reads_graph_starts(const ModelConfig& config) {
   return config.name == ModelName::mesh_graph_net && config.slices > 0;
 }
 
+bool keeps_normalizers(const Config& config) {
+  return !config.train.init.empty() && config.train.init_normalizers == InitNormalizers::keep;
+}
+
+bool learns_normalizers(const Config& config) {
+  return config.normalize.mode == NormalizeMode::online && !keeps_normalizers(config);
+}
+
 std::string changed_fixed_key(const Config& saved, const Config& config) {
   const bool over_epochs = saved.curriculum.score != CurriculumScore::none;  // the order of samples
   for (const ConfigKey& key : config_keys()) {

@@ -363,6 +363,10 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 /// `config` back exactly.
 std::string to_toml(const Config& config);
 
+/// Whether the run keeps the normalisers of its train.init.
+bool keeps_normalizers(const Config& config);
+/// Whether normalisers are accumulated during training.
+bool learns_normalizers(const Config& config);
 /// Trajectories that a validation rolls out; 0 for tasks without time.
 int64_t validated_rollouts(const Config& config);
 /// Whether rollouts' errors choose the best checkpoint.

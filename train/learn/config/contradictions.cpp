@@ -267,8 +267,7 @@ class Checks {
     } else {
       refuse_set("curriculum.model", "curriculum.score", "\"loss\"");
     }
-    refuse(curriculum.score == CurriculumScore::loss && config_.normalize.mode == NormalizeMode::online &&
-               (config_.train.init.empty() || config_.train.init_normalizers != InitNormalizers::keep),
+    refuse(curriculum.score == CurriculumScore::loss && learns_normalizers(config_),
            {"curriculum.score", "normalize.mode"},
            "\"model\" with normalize.mode = \"online\", whose normalisers have seen no sample when scores "
            "are made",

@@ -103,14 +103,6 @@ void check_same_run(const std::filesystem::path& checkpoint, const Config& confi
                      "use the run's config.resolved.toml, or start a new run with another run.dir");
 }
 
-bool keeps_normalizers(const Config& config) {
-  return !config.train.init.empty() && config.train.init_normalizers == InitNormalizers::keep;
-}
-
-bool learns_normalizers(const Config& config) {
-  return config.normalize.mode == NormalizeMode::online && !keeps_normalizers(config);
-}
-
 std::string load_initial_weights(const Config& config, const Task& task, const Stream& stream,
                                  const ParameterSet& parameters, Normalizers& normalizers) {
   const fs::path checkpoint = checkpoint_named("train.init", config.train.init);

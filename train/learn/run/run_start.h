@@ -21,12 +21,6 @@ std::filesystem::path checkpoint_to_resume(const std::filesystem::path& run,
 /// `checkpoint` is of.
 void check_same_run(const std::filesystem::path& checkpoint, const Config& config);
 
-/// Whether the run keeps the normalisers of its train.init.
-bool keeps_normalizers(const Config& config);
-
-/// Whether normalisers are accumulated during training.
-bool learns_normalizers(const Config& config);
-
 /// The file that the value of a key names: a checkpoint, or that of a run's folder. Throws ConfigError where
 /// there is none.
 std::filesystem::path checkpoint_named(const char* key, const std::string& value);
