@@ -287,7 +287,8 @@ TEST_CASE("a curriculum without hard samples is refused") {
   CHECK(message_of([] {
           Curriculum(curriculum_keys(5), 3, {2, 2, 2});
         }) ==
-        "[curriculum.score] needed training samples of two classes or more, got 3 of class 2 alone; fix: set "
+        "[curriculum.score] needed training samples of two classes or more, got class 2 in all 3; "
+        "fix: set "
         "curriculum.score = \"none\", or train on samples of another class, too");
   CHECK(Curriculum(curriculum_keys(5), 1, {}).begin_of(5) == 5);  // the only one is hard
   // All samples are hard, and none is left to be drawn.

@@ -315,6 +315,10 @@ bool learns_normalizers(const Config& config) {
   return config.normalize.mode == NormalizeMode::online && !keeps_normalizers(config);
 }
 
+std::string_view wider_range_fix(DType precision) {
+  return precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504" : "";
+}
+
 std::string changed_fixed_key(const Config& saved, const Config& config) {
   const bool over_epochs = saved.curriculum.score != CurriculumScore::none;  // the order of samples
   for (const ConfigKey& key : config_keys()) {

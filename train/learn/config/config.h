@@ -367,6 +367,8 @@ std::string to_toml(const Config& config);
 bool keeps_normalizers(const Config& config);
 /// Whether normalisers are accumulated during training.
 bool learns_normalizers(const Config& config);
+/// The fix where a value is out of the precision's range: a precision with more; empty unless it is f16.
+std::string_view wider_range_fix(DType precision);
 /// Trajectories that a validation rolls out; 0 for tasks without time.
 int64_t validated_rollouts(const Config& config);
 /// Whether rollouts' errors choose the best checkpoint.

@@ -180,14 +180,14 @@ void CacheFile::check_finite(const Tensor& rows, const Batch& batch,
       const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * width);
       const auto found = std::find_if_not(begin, begin + static_cast<std::ptrdiff_t>(width), finite);
       if (mask.data<uint8_t>()[row] == 0 || found == begin + static_cast<std::ptrdiff_t>(width)) continue;
+      const std::string_view wider = wider_range_fix(config_.precision);
       throw data_error(
           fmt::format("{}: {}", config_.data.path,
                       frame_name(task_.dataset().trajectory(split_.split, sample.trajectory), sample.frame)),
           fmt::format("finite predictions of the teacher {}", config_.distill.teacher),
           fmt::format("{} in row {}, column {}", std::isnan(*found) ? "nan" : fmt::format("{}", *found),
                       row - first, found - begin),
-          config_.precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504"
-                                          : "look for bad values in that sample, or name another teacher");
+          wider.empty() ? "look for bad values in that sample, or name another teacher" : wider);
     }
   }
 }

@@ -106,8 +106,8 @@ std::string NonFinite::text() const {
 }
 
 std::string NonFinite::fix(DType precision) const {
-  const std::string_view wider =
-      precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504; or " : "";
+  std::string wider(wider_range_fix(precision));
+  if (!wider.empty()) wider += "; or ";
   switch (phase) {
     case Phase::given:
       if (scope == "parameters") return "lower optimizer.lr or set train.clip_norm, in a new run";

@@ -41,7 +41,7 @@ Curriculum::Curriculum(const Config& config, int64_t samples, const std::vector<
   }
   if (!classes.empty() && always_.empty()) {
     throw config_error("curriculum.score", "training samples of two classes or more",
-                       fmt::format("{} of class {} alone", samples, largest_class_),
+                       fmt::format("class {} in all {}", largest_class_, samples),
                        "set curriculum.score = \"none\", or train on samples of another class, too");
   }
   epochs_.resize(1);
@@ -168,23 +168,22 @@ void check_scores(const std::vector<float>& scores, const Task& task, const Conf
                   std::string_view by) {
   const std::string& split = config.data.train_split;
   const SplitSamples& samples = task.samples(split);
+  constexpr int64_t kListed = 3;
   std::string first;
   int64_t count = 0;
   for (int64_t i = 0; i < std::ssize(scores); ++i) {
     if (std::isfinite(scores[static_cast<size_t>(i)])) continue;
-    constexpr int64_t kListed = 3;
     if (count++ >= kListed) continue;
     const Sample sample = samples.at(i);
     first += fmt::format("{}{} of sample {} ({})", first.empty() ? "" : ", ", scores[static_cast<size_t>(i)],
                          i, frame_name(task.dataset().trajectory(split, sample.trajectory), sample.frame));
   }
   if (count == 0) return;
+  const std::string_view wider = wider_range_fix(config.precision);
   throw data_error(
       "curriculum.score", fmt::format("a finite score of each sample by {}", by),
-      fmt::format("{}{}", first, count > 3 ? fmt::format(", the first of {}", count) : ""),
-      fmt::format("{}, or {}",
-                  config.precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504"
-                                                 : "look for bad values in these samples",
+      fmt::format("{}{}", first, count > kListed ? fmt::format(", the first of {}", count) : ""),
+      fmt::format("{}, or {}", wider.empty() ? "look for bad values in these samples" : wider,
                   config.curriculum.score == CurriculumScore::model ? "name another curriculum.model"
                                                                     : "lower optimizer.lr"));
 }

@@ -46,7 +46,7 @@ SafetensorsView parse_cache(const std::filesystem::path& path, std::span<const s
     // The file is not one that a run wrote.
   }
   refuse(path, "a teacher's predictions, as a run with distill.cache writes them",
-         fmt::format("{} bytes that are none, or a part of them", bytes.size()));
+         fmt::format("{} bytes of something else, or a file that was cut", bytes.size()));
 }
 
 /// Differences that a user can name come first.
