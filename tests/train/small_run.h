@@ -199,6 +199,26 @@ inline std::map<std::string, std::string> tensors_of(const Config& config) {
   return tensors;
 }
 
+/// Trains plainly, on two ranks that add in order, and with `segments` recomputed: all have the same bits.
+inline void check_same_bits(Config config, const std::vector<std::string>& segments = {"processor"}) {
+  const std::string dir = config.run.dir;
+  config.ranks.reduction = RankReduction::ordered;
+  train_here(config);
+  const auto plain = tensors_of(config);
+  config.run.dir = dir + "_ranks";
+  train_on_ranks(2, config);
+  CHECK(tensors_of(config) == plain);
+  config.recompute.check = true;
+  for (const RecomputeMode mode : {RecomputeMode::block, RecomputeMode::sqrt}) {
+    config.run.dir = dir + "_" + std::to_string(static_cast<int>(mode));
+    config.recompute.mode = mode;
+    config.recompute.include =
+        mode == RecomputeMode::block ? std::vector<std::string>{"processor"} : segments;
+    train_here(config);
+    CHECK(tensors_of(config) == plain);
+  }
+}
+
 /// Trains on the CPU, then plain and captured on a device: the validation losses agree, and on the simulated
 /// device plain and captured weights have the same bits. `also`: what else is to hold of a device's run.
 inline void check_trains_on_device(const Config& config,

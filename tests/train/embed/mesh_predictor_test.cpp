@@ -41,8 +41,12 @@ struct Waves {
   std::optional<Predictor> packed;
   std::string checkpoint;
 
-  explicit Waves(Prediction predict = Prediction::change, DType precision = DType::f32) {
+  explicit Waves(Prediction predict = Prediction::change, DType precision = DType::f32, int64_t slices = 0) {
     config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+    if (slices > 0) {
+      config.model.slices = slices;
+      config.model.slices_every = 1;
+    }
     config.data.predict = predict;
     config.precision = precision;
     config.train.steps = 6;
@@ -122,16 +126,18 @@ TEST_CASE("f64 arrays give the bits of f32 arrays") {
 }
 
 TEST_CASE("meshes predicted together have the bits of each alone") {
-  Waves waves;
-  const TrajectoryView both[] = {waves.trajectory("train", 1), waves.trajectory("train", 0)};
-  const MeshArrays meshes[] = {arrays_of(both[0].mesh()), arrays_of(both[1].mesh())};
-  MeshPredictor predictor(waves.runtime, waves.checkpoint);
-  predictor.set_meshes(meshes);
-  for (int64_t i = 0; i < 2; ++i) predictor.set_field("velocity", both[i].field("velocity").frame(0), i);
-  predictor.predict(kSteps);
-  for (int64_t i = 0; i < 2; ++i) {
-    const std::vector<float> alone = waves.rollout(RolloutBoundary::initial, "train", 1 - i).back();
-    CHECK(values_of(predictor, "velocity", alone.size(), i) == alone);
+  for (const int64_t slices : {0, 4}) {  // which join all nodes of a mesh
+    Waves waves(Prediction::change, DType::f32, slices);
+    const TrajectoryView both[] = {waves.trajectory("train", 1), waves.trajectory("train", 0)};
+    const MeshArrays meshes[] = {arrays_of(both[0].mesh()), arrays_of(both[1].mesh())};
+    MeshPredictor predictor(waves.runtime, waves.checkpoint);
+    predictor.set_meshes(meshes);
+    for (int64_t i = 0; i < 2; ++i) predictor.set_field("velocity", both[i].field("velocity").frame(0), i);
+    predictor.predict(kSteps);
+    for (int64_t i = 0; i < 2; ++i) {
+      const std::vector<float> alone = waves.rollout(RolloutBoundary::initial, "train", 1 - i).back();
+      CHECK(values_of(predictor, "velocity", alone.size(), i) == alone);
+    }
   }
 }
 

@@ -142,21 +142,7 @@ TEST_CASE("a gat with dropout has its bits recomputed or on two ranks") {
   Config config = gat_on_rings(scratch.path);
   config.train.steps = 5;
   config.train.accumulate = 2;
-  config.ranks.reduction = RankReduction::ordered;
-  test::train_here(config);
-  const auto plain = test::tensors_of(config);
-  config.run.dir = (scratch.path / "ranks").string();
-  test::train_on_ranks(2, config);
-  CHECK(test::tensors_of(config) == plain);
-  for (const RecomputeMode mode : {RecomputeMode::block, RecomputeMode::sqrt}) {
-    config.run.dir = (scratch.path / std::to_string(static_cast<int>(mode))).string();
-    config.recompute.mode = mode;
-    config.recompute.check = true;
-    config.recompute.include = mode == RecomputeMode::block ? std::vector<std::string>{"processor"}
-                                                            : std::vector<std::string>{"layer", "decoder"};
-    test::train_here(config);
-    CHECK(test::tensors_of(config) == plain);
-  }
+  test::check_same_bits(config, {"layer", "decoder"});
 }
 
 TEST_CASE("a gat of whole graphs learns their classes") {
